@@ -15,7 +15,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         "HTTPEnvServer": f"{__name__}.app",
-        # Programs that import these from here give them the arguments of existing code.
+        # Existing code imports these names from here.
         "create_app": "openenv.core._app",
         "create_fastapi_app": "openenv.core._app",
     },

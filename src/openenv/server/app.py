@@ -1,4 +1,4 @@
-"""Make the app that serves an environment: its routes as a table, and what it does at its start and end."""
+"""Make the app that serves an environment: its table of routes, and its lifespan."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ENVIRONMENT_PATH = "/ws"
 
 
 class RouteSpec(NamedTuple):
-    """A line of the table.
+    """One route of the table.
 
     Attributes:
         control: It is hidden in production mode from all but keys of scope control.
@@ -78,7 +78,7 @@ ROUTES = (
     RouteSpec("POST", "/{environment}/task", http.task, None, "tasks", control=True),
     RouteSpec("POST", "/{environment}/task_range", http.task_range, None, "tasks", control=True),
 )
-# Where the web UI is on; never in production mode.
+# Routes of the web UI; never in production mode.
 WEB_ROUTES = (
     RouteSpec("GET", "/web/metadata", endpoints.metadata, None, "web"),
     RouteSpec("GET", "/web/panel", endpoints.panel, None, "web", HTMLResponse),
@@ -92,7 +92,7 @@ PAGE_ROUTES: dict[str, Callable[..., Any]] = {
     "/web/frame": files.frame,
     "/web/assets/{name}": files.asset,
 }
-# Where a request may name its session.
+# Routes with a session named in the request.
 _NAMES_SESSION = {
     "parameters": [
         {"name": name, "in": place, "required": False, "schema": {"type": "string"}}
@@ -103,7 +103,7 @@ _OF_SESSIONS = ("/reset", "/step", "/state")
 
 
 class ControlRoute(APIRoute):
-    """A route that does not exist for clients that may not use it."""
+    """A route that answers 404 to clients that may not use it."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         server = getattr(getattr(scope.get("app"), "state", None), "openenv", None)

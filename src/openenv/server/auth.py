@@ -1,4 +1,4 @@
-"""Who may use a server: keys and their scopes, the web pages and host names that are allowed. No I/O."""
+"""Access control of a server: keys and their scopes, allowed origins and host names. No I/O."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Principal(NamedTuple):
     """A client with a checked key.
 
     Attributes:
-        scope: What it may do.
+        scope: The scope of its key.
         holder: Number of its key, from 1; 0 where no key is asked for.
-        peer: Its address, for people to read: `127.0.0.1:41234`.
-        traceparent: The trace that its requests are part of, in its own words (W3C trace context); empty: none.
-        trail: Where its requests are traced; None: nowhere.
-        session: The session that its URL asks to be attached to; None: it wants one of its own.
-        token: What it shows for that, beside its key.
+        peer: Its address, as text: `127.0.0.1:41234`.
+        traceparent: The trace that its requests are part of, as the client sent it (W3C trace context); empty: none.
+        trail: Traces its requests; None: they are not traced.
+        session: The session that its URL asks to attach to; None: it asks for a new one.
+        token: The token of that session, in addition to the key.
         worker_ended: Its URL names a worker process that has ended.
     """
 
@@ -58,29 +58,29 @@ ANONYMOUS = Principal(Scope.CONTROL, 0, "")
 """A client of a server that asks for no key."""
 
 
-# Shorter ones can be guessed in the time that a server lives.
+# Shorter keys can be guessed in the lifetime of a server.
 SHORT_KEY = 16
 WINDOW_S = 60.0
-# Addresses remembered; who has more than that to come from is not stopped by counting.
+# Addresses remembered; counting does not stop a client with more addresses than that.
 MOST_ADDRESSES = 10_000
 NO_KEYS = "none"
 
 
 class Right(Enum):
-    """Something that a key may allow."""
+    """A right that the scope of a key can include."""
 
     READ = auto()
-    """What the environment is: metadata and schema."""
+    """Metadata and schema of the environment."""
     WATCH = auto()
-    """What the server does and offers: metrics and the documentation of its routes."""
+    """Metrics of the server and the documentation of its routes."""
     CONNECT = auto()
-    """Connections to the environment endpoint, and sessions of one's own on them: open, attach, close."""
+    """Connections to the environment endpoint, and the client's own sessions there: open, attach, close."""
     TOOLS = auto()
     """Tools: `mcp` frames, and steps for which `is_tool_call` is true."""
     DRIVE = auto()
     """Reset, state, and every other step."""
     EVERYTHING = auto()
-    """All else: other people's sessions, routes that the app's owner added."""
+    """Everything else: sessions of other clients, routes that the owner of the app added."""
 
 
 _ALLOWED: dict[Scope, frozenset[Right]] = {
@@ -95,21 +95,21 @@ _TOOL_ACTIONS = frozenset({"list_tools", "call_tool"})
 def allows(scope: Scope, right: Right) -> bool:
     """Whether a key of a scope allows something.
 
-    Ask before acting for a `Principal`; on the path of a step, only if `principal.scope is not Scope.CONTROL`, which
-    may do everything. What is not allowed is answered with `refusal(scope, what)`.
+    Call this before acting for a `Principal`. `Scope.CONTROL` includes every right, so the path of a step skips the
+    call for it. The error for a missing right is `refusal(scope, what)`.
     """
     return right in _ALLOWED[scope]
 
 
 def refusal(scope: Scope, what: str) -> Forbidden:
-    """The error for what a scope does not allow; `what` as in "reset" or "GET /sessions"."""
+    """The error for a right that a scope lacks; `what` as in "reset" or "GET /sessions"."""
     return Forbidden(f"{what} is not for keys of scope {scope}: show one of scope {Scope.CONTROL}")
 
 
 def is_tool_call(action: Any) -> bool:
     """Whether a validated action uses a tool, by its `type`: then `Right.TOOLS` suffices, else it takes `DRIVE`.
 
-    A `type` that the action's class does not declare says nothing, since the environment does not look at it.
+    A `type` that the action's class does not declare does not count, since the environment does not read it.
     """
     if isinstance(action, Mapping):
         kind = action.get("type")
@@ -167,9 +167,9 @@ class Keyring:
         return cls(keys)
 
     def find(self, presented: bytes) -> tuple[Scope, int] | None:
-        """The scope and the number (from 1) of a key; None for one that is not known.
+        """The scope and the number (from 1) of a key; None for an unknown key.
 
-        Looks at every key in the same way, whichever it is.
+        Takes the same time for every key.
         """
         digest = _digest(presented)
         found: tuple[Scope, int] | None = None
@@ -209,7 +209,7 @@ class FailedKeyLimiter:
         """Notes a wrong key.
 
         Returns:
-            The seconds after which one is looked at again; None while there are fewer than too many.
+            The seconds until the next key is checked; None while there are fewer wrong keys than the limit.
         """
         place = _network(address)
         began, count = self._minutes.get(place, (now, 0))
@@ -225,7 +225,7 @@ class FailedKeyLimiter:
 
 
 def _network(address: str) -> str:
-    """What counts as one address: of IPv6, what one subscriber is given."""
+    """The part that counts as one address: for IPv6, the prefix that one subscriber gets."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -250,7 +250,7 @@ class _Origin(NamedTuple):
 
 
 class Origins:
-    """The origins that may use a server beside its own, and the names that a server on loopback goes by.
+    """The origins that may use a server in addition to its own, and the host names of a server on loopback.
 
     Args:
         origins: The setting `allowed_origins`.
@@ -289,7 +289,7 @@ class Origins:
         Args:
             origin: Its `Origin` header.
             host: Its `Host` header.
-            local: The address that it came to; None where that is not known.
+            local: The server's address of the connection; None if it is not known.
 
         Raises:
             Forbidden: Pages from there may not use this server.
@@ -313,8 +313,8 @@ class Origins:
         no `Origin` with a GET to its own name, and may read the answer. Its name is in `Host`.
 
         Args:
-            host: Its `Host` header; None where it has none, which no browser does.
-            local: The address that it came to; None where that is not known.
+            host: Its `Host` header; None if it has none (every browser sends one).
+            local: The server's address of the connection; None if it is not known.
 
         Raises:
             Forbidden: This server does not know the name.
@@ -334,14 +334,14 @@ class Origins:
         """Checks a request without an `Origin` by its `Sec-Fetch-Site`.
 
         Raises:
-            Forbidden: A page of another site sent it: as the address of a picture, of a frame, or as a link.
+            Forbidden: A page of another site sent it: as the URL of an image or of a frame, or as a link.
         """
         if site in _ELSEWHERE and not self._any:
             raise Forbidden(f"a page elsewhere may not send this (Sec-Fetch-Site: {site.decode()})")
 
 
 def _parse(text: str) -> _Origin:
-    """An origin in parts. What is none, as `null` of a page without a place, has no host and equals itself alone."""
+    """An origin in parts. A text that is not an origin (`null`) has no host, and equals only itself."""
     try:
         parts = urlsplit(text.strip().lower())
         port = parts.port
@@ -356,23 +356,23 @@ def _listed(text: str | None) -> list[str]:
     return [name for part in (text or "").split(",") if (name := part.strip())]
 
 
-# Stands where requests have their method.
+# The method of a WebSocket handshake in `Request.method`.
 HANDSHAKE = "WEBSOCKET"
-# Browsers can add no header to a handshake, but offer any subprotocol: this, and the key in base64url.
+# Browsers cannot add headers to a handshake, but can offer subprotocols: this one, and the key in base64url.
 KEY_OFFER = "openenv.key."
-# Where a gateway in between takes the header Authorization for itself.
+# For clients behind a gateway that uses the header Authorization itself.
 _KEY_HEADER = b"x-openenv-key"
 _OFFERS = b"sec-websocket-protocol"
 _TRACE = b"traceparent"
 _FETCH_SITE = b"sec-fetch-site"
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
-# Though they are asked for by GET: without a session named, an environment is made for the answer.
+# These are GET requests, but without a named session the server makes an environment for the answer.
 _MAKES_ENVIRONMENTS = ("/state", "/splits")
 _GET = {
     Right.READ: ("/metadata", "/schema", "/list_environments", "/web/metadata", "/web/panel"),
     Right.WATCH: ("/metrics", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"),
 }
-# What a request takes; for all that is not named it is `Right.EVERYTHING`.
+# The right that a request needs; `Right.EVERYTHING` for requests that are not listed.
 RIGHTS: dict[tuple[str, str], Right] = {
     **{("GET", path): right for right, paths in _GET.items() for path in paths},
     **{(method, "/mcp"): Right.TOOLS for method in ("POST", "GET", "DELETE", HANDSHAKE)},
@@ -382,14 +382,14 @@ _FOR_ALL = frozenset((method, path) for method in ("GET", "HEAD") for path in ("
 
 
 class RequestHead(NamedTuple):
-    """What of a request decides whether it is let in.
+    """The parts of a request that access control reads.
 
     Attributes:
         method: `HANDSHAKE` for a WebSocket.
-        path: Where to, without the prefix that the app is mounted under.
-        fields: Its headers, as `header_fields` gives them.
-        peer: Host and port it came from, where that is known.
-        local: The address it came to.
+        path: The path without the prefix that the app is mounted under.
+        fields: The headers, as `header_fields` returns them.
+        peer: Host and port of the client, if they are known.
+        local: The server's address of the connection.
     """
 
     method: str
@@ -404,7 +404,7 @@ class RequestHead(NamedTuple):
 
 
 def header_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Headers by their name in lower case. One that was sent twice has both values, as in a list (RFC 9110, 5.3)."""
+    """Headers by name in lower case. The values of a repeated header are joined as a list (RFC 9110, 5.3)."""
     fields: dict[bytes, bytes] = {}
     for name, value in headers:
         lower = name.lower()
@@ -413,12 +413,12 @@ def header_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def without_key_offers(offers: Iterable[str]) -> list[str]:
-    """The subprotocols among what was offered: the app sees no key, and answers with none."""
+    """The offered subprotocols without the key: the app neither sees it nor answers with it."""
     return [offer for offer in offers if not offer.strip().startswith(KEY_OFFER)]
 
 
 def is_production(mode: str) -> bool:
-    """Whether a mode, in upper or lower case, is that of production. Raises `InvalidArgument` for another text."""
+    """Whether a mode (in upper or lower case) is production. Raises `InvalidArgument` for a text that is no mode."""
     if mode.lower() not in set(ServerMode):
         raise InvalidArgument(f"setting mode (OPENENV_MODE): {mode!r} is none of {', '.join(ServerMode)}")
     return mode.lower() == ServerMode.PRODUCTION
@@ -435,9 +435,9 @@ class Authenticator:
         UsageError: A setting cannot be read.
 
     Attributes:
-        keys: Those that it knows.
-        production: Only keys of scope control are for more than tools. Where no key is asked for, HTTP offers tools
-            alone, and a WebSocket drives its own episode.
+        keys: The keys of the server.
+        production: Only keys of scope control allow more than tools. On a server without keys, HTTP offers only
+            tools, and a WebSocket drives its own episode.
     """
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float]):
@@ -448,14 +448,14 @@ class Authenticator:
         self._clock = clock
 
     def admit(self, head: RequestHead) -> Principal:
-        """Lets a request in.
+        """Admits a request.
 
-        A right key is let in however many wrong ones came from its address: everybody behind one router has one.
+        A right key is admitted regardless of the wrong keys from its address: clients behind one router share it.
 
         Raises:
-            Unauthorized: It shows no key, or none of ours.
-            TooManyFailures: The same, once too often.
-            Forbidden: Its key does not allow it, it comes from a page elsewhere, or to a name that is not known.
+            Unauthorized: The request has no key, or a wrong one.
+            TooManyFailures: Its address sent too many wrong keys.
+            Forbidden: Its key does not allow it, its page has another origin, or its host name is not known.
         """
         peer = "" if head.peer is None else f"{head.peer[0]}:{head.peer[1]}"
         if (head.method, head.path) in _FOR_ALL:
@@ -469,11 +469,11 @@ class Authenticator:
             principal = self._recognize(head, shown, peer)
         if _TRACE in head.fields:
             principal = principal._replace(traceparent=head.fields[_TRACE].decode("latin-1"))
-        if self.keys.open:  # a page elsewhere has no key to show
+        if self.keys.open:  # without keys, a page of another origin would pass
             self._origins.check_host(head.fields.get(b"host"), head.local)
         self._check_origin(head, bool(shown))
         right = RIGHTS.get(("GET" if head.method == "HEAD" else head.method, head.path), Right.EVERYTHING)
-        # Without keys, what is not for everybody is left out by its own routes; the owner's are his own matter.
+        # Without keys, our own routes hide what production does not offer; the app's owner decides on added routes.
         if not self.keys.open and not allows(principal.scope, right):
             if self.production:
                 hidden = "is not there in production mode (OPENENV_MODE), but for keys of scope"
@@ -502,7 +502,7 @@ class Authenticator:
 
     def _check_origin(self, head: RequestHead, has_key: bool) -> None:
         origin = head.fields.get(b"origin")
-        # Whether another page may read an answer is the matter of CORS; here, what it may do.
+        # CORS decides whether another page may read an answer; this decides what the page may do.
         reads = head.method in _READING and not head.path.endswith(_MAKES_ENVIRONMENTS)
         if origin is None:
             if head.method in _READING and not reads:
@@ -514,7 +514,7 @@ class Authenticator:
 
 
 def _presented_keys(fields: Mapping[bytes, bytes]) -> list[bytes]:
-    """The keys that a request shows: in its headers, among its subprotocols."""
+    """The keys in the headers and subprotocols of a request."""
     keys = []
     scheme, _, credentials = fields.get(b"authorization", b"").partition(b" ")
     if scheme.lower() == b"bearer":

@@ -13,10 +13,10 @@ from ..types import Action, Observation, State
 
 
 class DeclaredTypes(NamedTuple):
-    """What an environment takes and gives; None for a type that is not known.
+    """The types of an environment; None for an unknown type.
 
     Attributes:
-        reset_observation: What `reset` returns, where its annotation says more than `observation`.
+        reset_observation: The type that `reset` returns, if its annotation is narrower than `observation`.
     """
 
     action: Any = None
@@ -28,11 +28,11 @@ class DeclaredTypes(NamedTuple):
         """These types, if action and observation are known.
 
         Args:
-            environment: The class or function that they are of.
+            environment: The class or function with these types.
             what: The beginning of the message.
 
         Raises:
-            UsageError: One of them is not known; the message says how to give it.
+            UsageError: One of them is not known; the message says how to declare it.
         """
         unknown = [kind for kind in ("action", "observation") if getattr(self, kind) is None]
         if not unknown:

@@ -37,7 +37,7 @@ COOKIE = "openenv_session"
 
 
 async def open_(request: Request) -> Response:
-    """Opens a session: later requests name it in the header `X-Session-ID`, or by the cookie that comes with this."""
+    """Opens a session: later requests name it in the header `X-Session-ID`, or by the cookie of this response."""
     server = server_of(request)
     shared = await server.shared_sessions.open(principal_of(request.scope, server))
     if await request.is_disconnected():  # no client will name it
@@ -51,7 +51,7 @@ async def open_(request: Request) -> Response:
 
 
 async def close(request: Request, session_id: str) -> Response:
-    """Closes a session. Closing it again is no error; one that never was is unknown."""
+    """Closes a session. It may be closed again; a session that never existed is unknown."""
     server = server_of(request)
     answer = await forward_to_owner(request, server, session_id)
     if answer is None:
@@ -67,18 +67,18 @@ async def close(request: Request, session_id: str) -> Response:
 async def shared_session_of(
     request: Request, server: EnvironmentServer, timeout_s: float | None = None
 ) -> SharedSession | Response | None:
-    """The session that a request names; the answer of the worker process that has it, if that is another one.
+    """The session that a request names, or the answer of another worker process if that process has the session.
 
     Args:
-        request: Names it in the header, else in the cookie.
-        server: That got the request.
-        timeout_s: The time that the request gives its own call.
+        request: Names the session in the header, else in the cookie.
+        server: The server that got the request.
+        timeout_s: The time limit that the request sets for its call.
 
     Returns:
         None if the request names no session.
 
     Raises:
-        UnknownSession: There is none of that name.
+        UnknownSession: There is no session of that name.
         Unauthorized: It was opened with another key.
         SessionLost: Its worker process has ended.
     """
@@ -99,17 +99,17 @@ def set_session_cookie(request: Request, response: Response, shared: SharedSessi
 
 
 def json_response(body: bytes, status: int = 200) -> Response:
-    """One that is encoded already."""
+    """A response with a body that is encoded already."""
     return Response(body, status, media_type="application/json")
 
 
 def _path(request: Request) -> str:
-    """Where the app lies: the cookie is for no other one of its host."""
+    """The path of the app, so that other apps of the same host do not get the cookie."""
     return str(request.scope.get("root_path") or "/")
 
 
 async def health() -> messages.HealthResponse:
-    """Answers while the server's event loop turns."""
+    """Answers as long as the server's event loop runs."""
     return messages.HealthResponse()
 
 
@@ -134,15 +134,15 @@ async def schema(request: Request) -> dict[str, Any]:
 
 
 async def sessions(request: Request) -> Response:
-    """The sessions that there are, of all worker processes."""
-    # Not by FastAPI's encoder: ten thousand sessions would keep the event loop for a fifth of a second.
+    """The open sessions of all worker processes."""
+    # Without FastAPI's encoder, which would block the event loop for 0.2 s with 10,000 sessions.
     server = server_of(request)
     found = server.sessions_here() if server.report is None else await server.report()
     return json_response(msgspec.json.encode(found))
 
 
 async def reset(request: Request, body: messages.ResetRequest | None = None) -> Response:
-    """Starts an episode and returns the first observation: in the session that is named, else in one of its own."""
+    """Starts an episode and returns the first observation, in the named session or else in a new one."""
     arguments = body.model_dump(exclude_unset=True) if body else {}
 
     def encode(session: Session, observation: Any) -> bytes:
@@ -156,9 +156,9 @@ async def reset(request: Request, body: messages.ResetRequest | None = None) -> 
 
 
 async def step(request: Request, body: messages.StepRequest) -> Response:
-    """Does one action: in the session that is named, else in one of its own, for steps that stand alone.
+    """Does one action, in the named session or else in a new one, for steps that need no episode.
 
-    With `timeout_s`, all of that is answered within so many seconds.
+    With `timeout_s`, the server answers within so many seconds.
     """
     action = server_of(request).read_action(body.action)
     arguments = body.model_dump(exclude={"action", "request_id"}, exclude_none=True)
@@ -173,7 +173,7 @@ async def step(request: Request, body: messages.StepRequest) -> Response:
 
 
 async def state(request: Request) -> Response:
-    """The environment's state: that of the session that is named, else of a new one."""
+    """The environment's state, of the named session or else of a new one."""
     return await _call(request, Session.read_state, lambda _, state: encode_state(state))
 
 
@@ -184,14 +184,14 @@ async def _call(
     timeout_s: float | None = None,
     own_timeout_s: float | None = None,
 ) -> Response:
-    """Does a call in the session that a request names, in another worker process if it is there; else in a new one.
+    """Does a call in the session that a request names (perhaps in another worker process), or else in a new one.
 
     Args:
-        request: Names the session, or none.
+        request: May name a session.
         start: Begins the call.
-        encode: Makes the body of the answer of its result, before the session does anything else.
-        timeout_s: Seconds that it may take in the session that is named; None: without end.
-        own_timeout_s: Seconds that it may take in a session of its own, which is opened and closed in that time.
+        encode: Encodes the result as the body of the answer, before the session does anything else.
+        timeout_s: Seconds that the call may take in a named session; None: no limit.
+        own_timeout_s: Seconds for the call in a new session, with the time to open and close it.
     """
     server = server_of(request)
     shared = await shared_session_of(request, server, timeout_s)
@@ -225,7 +225,7 @@ _ENDPOINTS = frozenset({"splits", "tasks", "num_tasks", "task", "task_range"})
 
 
 async def environments(request: Request) -> list[str]:
-    """The names of the environments that are served here: one."""
+    """The names of the served environments: one."""
     return [server_of(request).env_name]
 
 
@@ -258,7 +258,7 @@ async def task_range(request: Request, body: messages.GetTaskRangeRequest) -> Re
 async def _answer_tasks(
     request: Request, method: str, fields: Callable[[Any], Any], body: BaseModel | None = None
 ) -> Response:
-    """Asks the environment for its tasks; `fields` makes the content of the response of what it returns."""
+    """Asks the environment for its tasks; `fields` turns the answer into the content of the response."""
     server = server_of(request)
     arguments = {} if body is None else {name: getattr(body, name) for name in ARGUMENTS[method]}
     try:
@@ -269,11 +269,11 @@ async def _answer_tasks(
 
 
 class TaskRouteFallback:
-    """Answers what no route matches: asked for the tasks of another environment, it says which one there is.
+    """Answers requests without a route. A request for tasks of another environment gets the name of the served one.
 
     Args:
-        otherwise: Answers all else.
-        name: The environment that there is.
+        otherwise: Answers all other requests.
+        name: The served environment.
     """
 
     def __init__(self, otherwise: ASGIApp, name: str):

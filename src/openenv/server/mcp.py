@@ -27,7 +27,7 @@ SESSION_HEADER = "mcp-session-id"
 VERSION_HEADER = "mcp-protocol-version"
 SUBPROTOCOL = "mcp"
 CLOSE_TOO_BIG = 1009
-# What clients with newer revisions of the specification take for the list of those that are spoken.
+# Clients with newer revisions of the specification read this code as "the data lists the supported revisions".
 UNSUPPORTED_VERSION = -32022
 _ANSWERS = ("application/json", "application/*", "*/*")
 
@@ -35,8 +35,8 @@ _ANSWERS = ("application/json", "application/*", "*/*")
 async def post(request: Request) -> Response:
     """One JSON-RPC request, or a list of them.
 
-    A session is named by the header Mcp-Session-Id, which the answer to `initialize` has, or by `params.session_id`,
-    which `openenv/session/create` gives. Without one, a tool call gets an environment of its own.
+    A request names its session in the header Mcp-Session-Id (from the answer to `initialize`), or in
+    `params.session_id` (from `openenv/session/create`). Without one, a tool call gets a new environment.
     """
     server = server_of(request)
     principal = principal_of(request.scope, server)
@@ -86,7 +86,7 @@ async def delete(request: Request) -> Response:
 
 
 async def stream(request: Request) -> Response:
-    """Refuses a stream of the server's own messages: it has none."""
+    """Refuses a stream of server messages: this server sends none."""
     fault = RpcError(JsonRpcErrorCode.INVALID_REQUEST, "this server sends nothing by itself: POST requests to /mcp")
     return _reply(error_reply(None, fault), 405, {"allow": "POST, DELETE"})
 
@@ -99,7 +99,7 @@ async def socket(websocket: WebSocket) -> None:
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     conversation = MCPConversation(server, principal, keeps=True)
     frames = _FrameQueue(server.settings.max_in_flight, server.settings.max_message_bytes)
-    # Read all the time, so that a client which leaves is noticed in the middle of a call.
+    # Reads all the time, to notice during a call that the client leaves.
     reading = asyncio.create_task(_read(websocket, frames))
     serving = asyncio.create_task(_serve(websocket, frames, conversation))
     try:
@@ -189,7 +189,7 @@ async def _answer_post(
 
 
 async def _replies(conversation: MCPConversation, value: Any, most: int) -> Fields | list[Fields] | None:
-    """The reply to a message; those to a list of them, in its order.
+    """The reply to a message; for a list of messages, the replies in the same order.
 
     Raises:
         RpcError: The list is empty or too long.
@@ -204,7 +204,7 @@ async def _replies(conversation: MCPConversation, value: Any, most: int) -> Fiel
 
 
 def _header_error(request: Request) -> Response | None:
-    """The answer to headers that cannot be met; None where they can."""
+    """The refusal for headers that the server does not support; None if it supports them."""
     accepted = [part.partition(";")[0].strip() for part in request.headers.get("accept", "*/*").split(",")]
     if not any(kind in _ANSWERS for kind in accepted):
         fault = RpcError(

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def has_tools(factory: Callable[[], Any]) -> bool:
-    """Whether its environments may have tools, as far as its class says."""
+    """Whether the environments may have tools, according to their class."""
     cls = class_of(factory)
     return cls is None or issubclass(cls, MCPEnvironment)
 
 
 def action_type_of(factory: Callable[[], Any], action_cls: Any) -> Any:
-    """What clients may send for a step: tool actions too, if the environment has tools.
+    """The type of the actions that clients may send for a step: with tool actions, if the environment has tools.
 
-    Of a factory that does not say what it makes, only if its action class leaves it open what an action is.
+    For a factory without a known class, tool actions count only if its action class allows any fields.
     """
     cls = class_of(factory)
     known = cls is not None and issubclass(cls, MCPEnvironment)
@@ -39,37 +39,37 @@ def action_type_of(factory: Callable[[], Any], action_cls: Any) -> Any:
 
 
 def factory_of(factory: Callable[[], Any], mode: str) -> Callable[[], Any]:
-    """The factory, which gives its environments the mode if they may have tools of one mode alone."""
+    """The factory. It passes the mode to its environments if they may have tools of only one mode."""
     return FactoryInMode(factory).of(mode) if has_tools(factory) else factory
 
 
 def set_mode(factory: Callable[[], Any], mode: str) -> None:
-    """Another mode, before anything was made."""
+    """Sets another mode, before any environment is made."""
     if isinstance(factory, FactoryInMode):
         factory.of(mode)
 
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
-"""Revisions of the MCP specification, with a handshake, that are spoken here."""
+"""Supported revisions of the MCP specification (those with a handshake)."""
 
 _NOTIFICATION = "notifications/"
 _CREATE = "openenv/session/create"
 
 
 class MCPConversation:
-    """What one client asks, over one connection or by one request.
+    """The MCP requests of one client, over one connection or in one HTTP request.
 
     Args:
         server: The server of the sessions that are used.
         principal: The client that asks.
-        shared: The session that is used; None: there is none yet.
-        keeps: Whether one that is opened is kept for what is asked next. Else a tool call that names no session gets
-            an environment of its own, for itself alone.
-        standard: Whether the client keeps to the MCP specification, in which a tool that fails has a result.
+        shared: The session to use; None: there is none yet.
+        keeps: Whether an opened session is kept for the next requests. Else each tool call that names no session
+            gets a new environment.
+        standard: Whether the client follows the MCP specification, in which a failed tool has a result.
 
     Attributes:
-        shared: The session that is used by what names none.
-        opened: The sessions that it has opened, which no client may know yet.
+        shared: The session of requests that name none.
+        opened: The sessions that it has opened; the client may not know their names yet.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class MCPConversation:
         self._standard = standard
 
     async def answer(self, value: Any) -> Fields | None:
-        """The reply to one message; None for one that wants none: a notification, or a client's own reply."""
+        """The reply to one message; None for a notification, and for a reply of the client."""
         if isinstance(value, dict) and "method" not in value and ("result" in value or "error" in value):
             return None
         request_id = None
@@ -114,7 +114,7 @@ class MCPConversation:
             shared.depart("its connection has ended")
 
     def give_up(self) -> None:
-        """Ends what was opened for a client that has left without an answer, and will not name it."""
+        """Ends the sessions of a client that left before the answer, since it does not know their names."""
         for shared in self.opened:
             shared.depart("its client has left while it was opened")
 
@@ -153,7 +153,7 @@ class MCPConversation:
             return outcome_of(await result_of(partial(session.call, answer, ask)))
 
     async def create_session(self, request: RpcRequest) -> Fields:
-        """A session that later requests name by `params.session_id`."""
+        """Opens a session that later requests name by `params.session_id`."""
         if self._keeps and self.shared is not None:
             return {"session_id": self.shared.id}
         shared = await self._open(self._server.authenticator.production)
@@ -162,7 +162,7 @@ class MCPConversation:
         return {"session_id": shared.id}
 
     async def close_session(self, request: RpcRequest) -> Fields:
-        """Ends one."""
+        """Ends a session."""
         session_id = request.params.get("session_id")
         if session_id is None:
             raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, "Invalid params - 'session_id' is required")
@@ -201,7 +201,7 @@ class MCPConversation:
 
 
 def jsonrpc_fault(error: OpenEnvError) -> RpcError:
-    """An error of ours as JSON-RPC says it."""
+    """One of our errors as a JSON-RPC error."""
     code = JsonRpcErrorCode.SERVER_ERROR if isinstance(error, CapacityError) else JsonRpcErrorCode.INTERNAL_ERROR
     facts = {key: value for key, value in error.facts().items() if key != "message"}
     return RpcError(code, error.message, {**error.data, **facts})
@@ -231,7 +231,7 @@ def handle_mcp_frame(session: Session, data: dict[str, Any], done: Done) -> None
     try:
         request = read_one(data)
         request_id = request.id
-        if request.method in _OTHERS:  # what is no matter of the environment
+        if request.method in _OTHERS:  # methods that need no environment
             done(result_reply(request_id, {"session_id": session.id} if request.method == _CREATE else {}), None)
             return
         if request.method not in _TOOLS:
@@ -256,7 +256,7 @@ def handle_mcp_frame(session: Session, data: dict[str, Any], done: Done) -> None
 
 
 def call_mcp_method(session: Session, method: str, params: Fields, done: Done) -> None:
-    """Lists the tools or calls one; `done` gets `{"result": ...}` or `{"error": ...}`, or why there is neither."""
+    """Lists the tools or calls one; `done` gets `{"result": ...}` or `{"error": ...}`, or an exception."""
     try:
         call = read_call(method, params, standard=False)
     except RpcError as fault:

@@ -1,4 +1,4 @@
-"""What a server says about its environment: metadata and README, reset schema, tools, and the author's panel."""
+"""The description of an environment: metadata and README, reset schema, tools, and the author's panel."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from .auth import Principal
 if TYPE_CHECKING:
     from .server import EnvironmentServer
 
-# A README is shown on a page; a larger file is not one.
+# The page shows the README; a larger file is not shown.
 README_BYTES = 1024 * 1024
-# Where images of environments have it.
+# The path in images of environments.
 CONTAINER_README = Path("/app/README.md")
 
 
@@ -60,9 +60,9 @@ async def environment_metadata(server: EnvironmentServer) -> EnvironmentMetadata
 def with_readme(
     metadata: EnvironmentMetadata, settings: ServerSettings, cls: type[Any] | None
 ) -> EnvironmentMetadata:
-    """The same with the README that a server shows, if it has none of its own.
+    """Adds the README that a server shows, if the metadata has none.
 
-    That is the configured file; else a README.md beside the environment's module, above it, or in the image's folder.
+    It is the configured file; else a README.md next to the environment's module, above it, or in the image's folder.
     """
     if metadata.readme_content is None:
         candidates = [] if settings.readme_path is None else [Path(settings.readme_path)]
@@ -73,7 +73,7 @@ def with_readme(
 
 
 def places_of(cls: type[Any]) -> list[Path]:
-    """The folders in which files that belong to an environment are looked for: its module's, then its project's."""
+    """The folders to search for files of an environment: its module's, then its project's."""
     try:
         module = inspect.getsourcefile(cls)
     except (OSError, TypeError):  # of a notebook, or not written in Python
@@ -81,21 +81,21 @@ def places_of(cls: type[Any]) -> list[Path]:
     if module is None:
         return []
     folder = Path(module).resolve().parent
-    # Only where a project lies: the folder above site-packages belongs to no project.
+    # Only in projects: the folder above site-packages belongs to no project.
     return [folder, *([folder.parent] if (folder.parent / "openenv.yaml").exists() else [])]
 
 
 def load_environment_metadata(
     env: Environment[Any, Any, Any] | Callable[[], Any], env_name: str | None = None
 ) -> EnvironmentMetadata:
-    """What is known of an environment without making one.
+    """The metadata of an environment, without making one.
 
     Args:
-        env: An instance, which is asked; or what makes one, of which the class alone is looked at.
-        env_name: Its name, in place of its class's.
+        env: An instance, which is asked; or a factory, of which only the class is read.
+        env_name: The name that replaces the name of the class.
 
     Returns:
-        With the README that `GET /metadata` would show.
+        The metadata, with the README that `GET /metadata` shows.
     """
     cls = type(env) if isinstance(env, Environment) else class_of(env)
     if isinstance(env, Environment):
@@ -115,7 +115,7 @@ def _ask(environment: Any, _: None) -> EnvironmentMetadata:
 
 
 def _first_text(files: Iterable[Path], most_bytes: int) -> str | None:
-    """The text of the first file that exists, may be read and is not too large."""
+    """The text of the first file that exists, is readable and is not too large."""
     for file in files:
         with contextlib.suppress(OSError):  # one that may not be read, or is gone by now
             if file.is_file() and file.stat().st_size <= most_bytes:
@@ -142,11 +142,11 @@ ANY_RESET: dict[str, Any] = {
     },
     "additionalProperties": True,
 }
-"""What a reset takes of which nothing is known."""
+"""The arguments of a reset without a known signature."""
 
 
 class EnvironmentInfo(msgspec.Struct):
-    """What is known of it.
+    """The facts about an environment.
 
     Attributes:
         metadata: The fields of an `EnvironmentMetadata`.
@@ -162,14 +162,14 @@ class EnvironmentInfo(msgspec.Struct):
 
 
 def class_info(cls: type[Any]) -> EnvironmentInfo:
-    """What the class alone tells."""
+    """The facts that the class has, without an instance."""
     metadata = metadata_of(cls).model_dump()
     panel = _first_text((place / PANEL for place in places_of(cls)), PANEL_BYTES)
     return EnvironmentInfo(metadata, _reset_schema(cls), profile_of(cls).seedable, panel)
 
 
 def instance_info(environment: Any, _: None) -> str:
-    """The operation: the same of an instance, as JSON."""
+    """The operation that reads the same facts from an instance, as JSON."""
     info = class_info(type(environment))
     ask = getattr(environment, "get_metadata", None)
     if ask is not None:
@@ -178,7 +178,7 @@ def instance_info(environment: Any, _: None) -> str:
 
 
 def _reset_schema(cls: type[Any]) -> dict[str, Any]:
-    """Of the signature: what has no type, or none that a form knows, takes anything."""
+    """The arguments of the signature. One without a type, or with a type that no form knows, accepts anything."""
     try:
         reset = getattr(cls, "reset_async" if is_asynchronous(cls) else "reset")
         parameters = list(inspect.signature(reset).parameters.values())[1:]
@@ -198,7 +198,7 @@ def _reset_schema(cls: type[Any]) -> dict[str, Any]:
 
 
 def _field(parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
-    """A parameter as a field of a model; under its own name it might be one that models must not have."""
+    """A parameter as a field of a model. It gets another name, since models forbid some names."""
     kind = hints.get(parameter.name, _USUAL.get(parameter.name, Any))
     default = ... if parameter.default is parameter.empty else parameter.default
     bounds = _BOUNDS.get(parameter.name, {})
@@ -217,18 +217,18 @@ def _hints(function: Any) -> dict[str, Any]:
     return found
 
 
-# What a page that is being opened waits for an instance to be made.
+# Seconds that a page waits for an instance while it opens.
 ASKING_S = 10.0
 _LISTING = ToolRequest(None, {}, standard=True)
 
 
 class PageInfo(NamedTuple):
-    """What a page gets.
+    """The data of a page.
 
     Attributes:
-        fields: Those of `EnvironmentMetadata`, `reset_schema`, `seedable`, `tools` (None for an environment without),
-            and `notes` of what could not be found out.
-        panel: HTML of the author's own panel; None: there is none.
+        fields: The fields of `EnvironmentMetadata`, `reset_schema`, `seedable`, `tools` (None for an environment
+            without tools), and `notes` about facts that are missing.
+        panel: HTML of the author's panel; None: there is none.
     """
 
     fields: dict[str, Any]
@@ -248,9 +248,9 @@ class EnvironmentInfoLoader:
         self._asking: asyncio.Task[PageInfo] | None = None
 
     async def tell(self, principal: Principal) -> PageInfo:
-        """What is known. An instance is made if its class does not tell everything, for the first request alone.
+        """The facts about the environment. If its class lacks some, the first request makes an instance.
 
-        If none can be made, it says what the class alone says, with a note, and the next request asks again.
+        If that fails, the answer has only the facts of the class and a note, and the next request tries again.
         """
         if self._known is not None:
             return self._known
@@ -312,7 +312,7 @@ class EnvironmentInfoLoader:
 
 
 def _tools(listed: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """As MCP lists them, under the names that the rest has."""
+    """The tools as MCP lists them, with our field names."""
     return (
         None
         if listed is None

@@ -1,4 +1,4 @@
-"""Around every route of an app: errors as responses, authentication, limits on bodies, and logs without keys."""
+"""Middleware of an app: errors as responses, authentication, limits on bodies, and logs without keys."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STATUS: tuple[tuple[type[OpenEnvError], int], ...] = (
 
 
 def error_response(error: OpenEnvError, status: int | None = None) -> JSONResponse:
-    """The response that says what an error says; its status follows from its class if none is given."""
+    """The response for an error. Without a given status, the class of the error decides it."""
     status = status or next(status for cls, status in _STATUS if isinstance(error, cls))
     headers: dict[str, str] = {}
     if status in {429, 503}:
@@ -61,7 +61,7 @@ def error_response(error: OpenEnvError, status: int | None = None) -> JSONRespon
 
 
 def raw_error_response(error: OpenEnvError, status: int | None = None) -> bytes:
-    """The same as bytes, for a connection that is closed after them."""
+    """The same response as bytes, for a connection that closes after it."""
     response = error_response(error, status)
     number = response.status_code
     lines = [b"HTTP/1.1 %d %b" % (number, HTTPStatus(number).phrase.encode()), b"connection: close"]
@@ -73,7 +73,7 @@ logger = logging.getLogger("openenv.server")
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Has an app answer so, unless its owner has said otherwise."""
+    """Installs these handlers in an app, except where its owner installed others."""
     handlers = app.exception_handlers
 
     @app.exception_handler(OpenEnvError)
@@ -88,7 +88,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
         @app.exception_handler(RequestValidationError)
         async def validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
-            """A body that does not validate. What was sent is not sent back: it may hold what JSON cannot say."""
+            """A body that does not validate. The response omits the input: JSON may be unable to encode it."""
             shown = [{name: fault.get(name) for name in ("type", "loc", "msg")} for fault in error.errors()]
             if len(shown) > MOST_FAULTS:
                 shown = too_many_faults(len(shown))
@@ -103,7 +103,7 @@ def install_error_handlers(app: FastAPI) -> None:
             return error_response(OpenEnvError(what))
 
 
-# At level debug, websockets logs every header of a handshake, in uvicorn's name; uvicorn logs the URL of each.
+# At level debug, websockets logs every header of a handshake under uvicorn's logger; uvicorn logs each URL.
 _LOGGERS = ("uvicorn.error", "uvicorn.access")
 _SECRET = frozenset(
     {
@@ -119,7 +119,7 @@ _SECRET = frozenset(
 _HIDDEN = "(not shown)"
 # One field of a query: its name up to the `=`, and its value.
 _FIELD = re.compile(r"(?<=[?&;])([^=&;?]*=)([^&;]*)")
-# uvicorn logs this with the traceback of a decoder: the client's fault, and no news.
+# uvicorn logs this with the traceback of a decoder, though it is the client's fault.
 _BAD_TEXT = "Invalid UTF-8 sequence received from client."
 
 
@@ -144,7 +144,7 @@ def _redact_field(found: re.Match[str]) -> str:
 
 
 def redact_logs() -> None:
-    """Has effect for the whole process, from here on; may be called repeatedly."""
+    """Redacts the logs of the whole process from now on. Idempotent."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_redact)
 
@@ -154,11 +154,11 @@ PEER = "openenv.peer"
 """Key of an ASGI scope: host and port at the other end of the connection. `client` is what a header says, where
 uvicorn believes it (of callers on loopback, by default)."""
 _OFFERS = b"sec-websocket-protocol"
-# Ours that read a body, be it to hand the request on. What an owner's route takes is its own matter.
+# Our routes that read a body, some of them to forward the request. Routes of the app's owner have no such limit.
 _WITH_BODY = frozenset({"/reset", "/step", "/state", "/mcp", "/sessions", "/web/reset", "/web/step", "/web/state"})
 _OF_ONE_SESSION = "/sessions/"
 _TASKS = frozenset({"tasks", "num_tasks", "task", "task_range"})
-# Refused before it was accepted; used where a server cannot answer a handshake with a status.
+# Close code before acceptance, for servers that cannot answer a handshake with a status.
 CLOSE_POLICY = 1008
 
 
@@ -229,10 +229,10 @@ class AuthMiddleware:
 
 
 def principal_of(scope: MutableMapping[str, Any], server: EnvironmentServer) -> Principal:
-    """Who sends a request. One that came past the guard, to routes taken out of their app, is checked here.
+    """The client of a request. Routes taken out of their app lack the middleware: then this checks the request.
 
     Raises:
-        Unauthorized: It may not come in.
+        Unauthorized: The client may not use the server.
     """
     if _PRINCIPAL not in scope:
         _admit(scope, server)
@@ -252,7 +252,7 @@ def server_of(connection: HTTPConnection) -> EnvironmentServer:
 
 
 def may_control(scope: MutableMapping[str, Any], server: EnvironmentServer) -> bool:
-    """Whether a request may have what production mode hides."""
+    """Whether a request may use the routes that production mode hides."""
     if not server.authenticator.production:
         return True
     principal = scope.get(_PRINCIPAL)
@@ -260,7 +260,7 @@ def may_control(scope: MutableMapping[str, Any], server: EnvironmentServer) -> b
 
 
 def log_refusal(error: OpenEnvError, head: RequestHead) -> None:
-    """Logs a refusal; at level debug, for a client that tries all the time."""
+    """Logs a refusal; after too many wrong keys at level debug, since such a client may retry all the time."""
     METER.failed(error)
     level = logging.DEBUG if isinstance(error, errors.TooManyFailures) else logging.WARNING
     origin = head.peer[0] if head.peer else "-"
@@ -268,7 +268,7 @@ def log_refusal(error: OpenEnvError, head: RequestHead) -> None:
 
 
 def request_head(scope: MutableMapping[str, Any]) -> RequestHead:
-    """What the authenticator looks at."""
+    """The parts of a request that the authenticator reads."""
     path: str = scope["path"]
     root: str = scope.get("root_path") or ""
     if root and (path == root or path.startswith(f"{root.rstrip('/')}/")):
@@ -320,7 +320,7 @@ class _LimitedBody:
                 self._middleware.check_body(self.size)
             except OpenEnvError as error:
                 if not self._refused:
-                    # What the app makes of a request that ends in the middle is not sent.
+                    # The app's answer to the cut request is not sent.
                     self._refused = True
                     response = error_response(error)
                     response.headers["connection"] = "close"

@@ -29,7 +29,7 @@ class ResponseHead(NamedTuple):
     Attributes:
         status: Its HTTP status.
         headers: Its fields.
-        length: Bytes of its body; None if they are only known at its end.
+        length: Bytes of its body; None if the length is only known at its end.
     """
 
     status: int
@@ -41,7 +41,7 @@ class UpstreamRequest:
     """The client's side of one request.
 
     Args:
-        reader, writer: The connection, which belongs to it.
+        reader, writer: The connection; it belongs to this object.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
@@ -53,8 +53,8 @@ class UpstreamRequest:
         """Sends the request and waits for the head of the answer.
 
         Raises:
-            ConnectionError: The other side ends before that, or says what is no HTTP.
-            InvalidMessage: The request is none that may be sent.
+            ConnectionError: The other side ends before that, or its answer is not HTTP.
+            InvalidMessage: The request cannot be sent as HTTP.
         """
         try:
             request = h11.Request(method=method, target=target, headers=fields)
@@ -75,16 +75,16 @@ class UpstreamRequest:
                 raise ConnectionResetError("no answer came")
 
     async def body(self) -> AsyncIterator[bytes]:
-        """The body of the answer, as it comes.
+        """The body of the answer in chunks, as they arrive.
 
         Raises:
-            ConnectionError: It is not whole.
+            ConnectionError: The body is incomplete.
         """
         while isinstance(event := await self._next(), h11.Data):
             yield bytes(event.data)
 
     def close(self) -> None:
-        """Gives the connection up, also before the answer is complete."""
+        """Closes the connection, also before the answer is complete."""
         self._writer.transport.abort()
 
     async def _next(self) -> object:
@@ -105,8 +105,8 @@ def relay(transport: asyncio.Transport, far: socket.socket) -> None:
     """Joins a connection with a socket until either of them ends, and closes both.
 
     Args:
-        transport: The connection, of which nothing is read yet.
-        far: Where its bytes go; belongs to the relay from here on.
+        transport: The connection; nothing of it is read yet.
+        far: The socket that gets its bytes; it belongs to the relay from now on.
     """
     transport.pause_reading()
     far.setblocking(False)
@@ -131,7 +131,7 @@ async def _join(near: asyncio.Transport, connection: socket.socket) -> None:
 
 
 class _RelayProtocol(asyncio.Protocol):
-    """Hears one connection and tells the other."""
+    """Copies the bytes of one connection to the other."""
 
     def __init__(self, other: asyncio.Transport):
         self._other = other
@@ -153,15 +153,15 @@ class _RelayProtocol(asyncio.Protocol):
 
 
 _T = TypeVar("_T")
-# What the owner has, beyond the time of the request itself, to say that this is over.
+# Seconds that the owner has, beyond the time limit of the request, to answer that the time is over.
 SPARE_S = 2.0
 PROXY = b"PROXY "
-"""What a connection begins with that is handed on for one request; no request of a client does."""
-# No client sees it: the one that asked has left.
+"""The first bytes of a connection that forwards one request; no request of a client begins with them."""
+# No client sees this status: the client that asked has left.
 GONE = 499
 ARRIVAL = "openenv.arrival"
-"""Where the scope of a request says how it came (`ForwardingInfo`)."""
-# What concerns one connection and not the request (RFC 9110, 7.6.1), and what every server says for itself.
+"""Key of an ASGI scope: how the request came (`ForwardingInfo`)."""
+# Headers of one connection and not of the request (RFC 9110, 7.6.1), and headers that every server sets itself.
 _OF_THE_SERVER = frozenset((b"date", b"server"))
 _OF_THE_CONNECTION = frozenset(
     b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect content-length".split()
@@ -173,8 +173,8 @@ class ForwardingInfo(NamedTuple):
 
     Attributes:
         target: Its URL as it was sent.
-        handed_on: By another worker, which had got it. Said by the road that it came by, and by nothing in it: a
-            client cannot claim it.
+        handed_on: Whether another worker forwarded it. The way of its arrival decides that, and no part of its
+            content, so a client cannot claim it.
     """
 
     target: bytes
@@ -187,10 +187,10 @@ async def forward_to_owner(
     """Has a request answered by the worker process that has its session.
 
     Args:
-        request: Its body is read here, if it was not before.
-        server: That got it.
-        session_id: The session that it is about.
-        timeout_s: The time that the request gives its own call.
+        request: The request; its body is read here, if it was not before.
+        server: The server that got it.
+        session_id: The session of the request.
+        timeout_s: The time limit that the request sets for its call.
 
     Returns:
         The answer; None if the session belongs to this process, or is unknown.
@@ -226,7 +226,7 @@ async def forward_to_owner(
 
 
 def proxy_line(scope: Any) -> bytes:
-    """Who is behind a request that is handed on, in a line that goes before it (the PROXY protocol of HAProxy)."""
+    """The client of a forwarded request, in a line before the request (the PROXY protocol of HAProxy)."""
     client, local = scope.get("client"), scope.get("server")
     if not client or not local or local[1] is None or len(f"{client[0]} {local[0]}".split()) != 2:
         return PROXY + b"UNKNOWN\r\n"
@@ -235,7 +235,7 @@ def proxy_line(scope: Any) -> bytes:
 
 
 def read_proxy_line(line: bytes) -> tuple[tuple[str, int], tuple[str, int]] | None:
-    """The addresses of client and server in a line of `proxy_line`. None: it names none."""
+    """The addresses of client and server in a line of `proxy_line`. None: the line has none."""
     try:
         _, _, client, server, client_port, server_port = line.decode("latin-1").split()
         return (client, int(client_port)), (server, int(server_port))
@@ -246,7 +246,7 @@ def read_proxy_line(line: bytes) -> tuple[tuple[str, int], tuple[str, int]] | No
 async def _ask(
     exchange: UpstreamRequest, request: Request, target: bytes, body: bytes, session_id: str, timeout_s: float | None
 ) -> Response:
-    """Raises what `forward_to_owner` does. Reads a body of known length whole: a part of it is no answer."""
+    """Raises as `forward_to_owner` does. Reads the whole body if its length is known: a part is not an answer."""
     headers = [(name, value) for name, value in request.headers.raw if name.lower() not in _OF_THE_CONNECTION]
     headers += [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]
     if "host" not in request.headers:  # HTTP/1.0
@@ -270,7 +270,7 @@ async def _ask(
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T | None:
-    """Awaits some work for as long as the client of an ASGI connection is there; None: it has gone."""
+    """Awaits some work while the client of an ASGI connection is there; None: the client has gone."""
 
     async def leave() -> None:
         while (await receive())["type"] not in {"http.disconnect", "websocket.disconnect"}:
@@ -291,7 +291,7 @@ def _end_to_end_headers(reply: ResponseHead) -> list[tuple[bytes, bytes]]:
 
 
 class _RelayedResponse(StreamingResponse):
-    """An answer that is passed on as it comes. If it ends before its end, so does the connection to the client."""
+    """An answer that is passed on in chunks. If it breaks off, the connection to the client closes too."""
 
     def __init__(self, exchange: UpstreamRequest, reply: ResponseHead):
         super().__init__(exchange.body(), reply.status)

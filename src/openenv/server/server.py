@@ -1,4 +1,4 @@
-"""One environment class, ready to be served over any transport: its sessions, limits, records and connections."""
+"""The server of one environment class, for any transport: its sessions, limits, records and connections."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MIB = 1024 * 1024
 
 
 def recorder_of(server: EnvironmentServer) -> Recorder | None:
-    """What records the sessions of a server as its settings say; None: nothing is to be recorded.
+    """The recorder of a server's sessions, by its settings; None: they turn recording off.
 
     Raises:
         InvalidArgument: Nothing can be written in the folder.
@@ -81,14 +81,14 @@ class EnvironmentServer:
 
     Args:
         env: The environment's class, or a function that makes an instance.
-        action_cls: What its `step` takes.
-        observation_cls: What its `reset` and `step` return.
-        max_concurrent_envs: What `create_app` calls `max_sessions`: most sessions at one time. By default 1 for a
-            class that does not declare `SUPPORTS_CONCURRENT_SESSIONS`, and plenty for one that does.
-        concurrency_config: The same, with the limit of idle time; one of the two.
-        env_name: Name to list it by; by default the class's.
-        state_cls: What its `state` is, for the schema.
-        reset_observation_cls: What its `reset` returns, if that differs from `observation_cls`.
+        action_cls: The type that its `step` takes.
+        observation_cls: The type that its `reset` and `step` return.
+        max_concurrent_envs: The `max_sessions` of `create_app`: most sessions at one time. By default 1 for a class
+            that does not declare `SUPPORTS_CONCURRENT_SESSIONS`, and `DEFAULT_MAX_SESSIONS` for one that does.
+        concurrency_config: The same, with the limit of idle time; give only one of the two.
+        env_name: Name to list it by; by default the name of the class.
+        state_cls: The type of its `state`, for the schema.
+        reset_observation_cls: The type that its `reset` returns, if that differs from `observation_cls`.
         settings: Read from the process's environment if None.
 
     Raises:
@@ -99,16 +99,16 @@ class EnvironmentServer:
         MissingExtra: `tracing` is set, and the extra `otel` is not installed.
 
     Attributes:
-        env_factory: What makes an environment.
-        action_type: What clients may send for a step: `action_cls`, and tool actions where there are tools.
-        authenticator: Decides who may come in.
+        env_factory: Makes an environment.
+        action_type: The actions that clients may send: `action_cls`, and tool actions if there are tools.
+        authenticator: Decides which requests may use the server.
         shared_sessions: The sessions that are used over HTTP.
-        report: Lists the sessions of all worker processes, for `GET /sessions`; None: there is one process alone.
-        recorder: Records sessions; None: it does not.
-        connections: Those of v2 that are open.
-        deadlines: Watches over their calls.
-        app_keepalive: Watches over clients that said they would speak in every period.
-        worker_key: What this process is called by clients that must reach it again; set by the supervisor.
+        report: Lists the sessions of all worker processes, for `GET /sessions`; None: there is only one process.
+        recorder: Records sessions; None: recording is off.
+        connections: The open connections of v2.
+        deadlines: Watches the deadlines of their calls.
+        app_keepalive: Watches clients that promised a message in every period.
+        worker_key: The name of this process for clients that must reach it again; set by the supervisor.
         redirect: Hands a connection that names another process to that one, given its key, a duplicate of the
             socket, and what was read from it; False if there is no such process. Set by the supervisor.
         serving: Whether the server as a whole takes sessions; set by the supervisor.
@@ -164,7 +164,7 @@ class EnvironmentServer:
 
     @property
     def _env_factory(self) -> Callable[[], Any]:
-        """`env_factory` for subclasses that exist already, which read it so, and put another in its place."""
+        """`env_factory` under the name that existing subclasses read and replace."""
         return self.env_factory
 
     @_env_factory.setter
@@ -184,7 +184,7 @@ class EnvironmentServer:
         return self.manager.limits.max_sessions
 
     max_concurrent_envs = max_sessions
-    """The same, under the name of existing code."""
+    """The same, under the name that existing code uses."""
 
     @property
     def is_concurrency_safe(self) -> bool:
@@ -210,17 +210,17 @@ class EnvironmentServer:
 
     @cached_property
     def contract(self) -> Contract:
-        """What clients compare with their own types."""
+        """The schema that clients compare with their own types."""
         return contract_of(self.action_cls, self.observation_cls, self.state_cls)
 
     @cached_property
     def about(self) -> EnvironmentInfoLoader:
-        """What the web UI shows of the environment."""
+        """The metadata that the web UI shows."""
         return EnvironmentInfoLoader(self)
 
     @cached_property
     def read_action(self) -> Callable[[Any], Any]:
-        """Makes an action of plain data; raises `InvalidAction`."""
+        """Makes an action from plain data; raises `InvalidAction`."""
         reader = ActionReader(self.action_type, codec_of("openenv.v2.json"))
 
         def read(data: Any) -> Any:
@@ -234,7 +234,7 @@ class EnvironmentServer:
 
     @property
     def unready(self) -> str | None:
-        """Why no session can be had, now or when others end; None: one can."""
+        """Why the server cannot open a session, now or when others end; None: it can."""
         if not self.serving():
             return "the server is stopping, or its workers have not all started"
         most, stuck = self.max_sessions, self.manager.stuck
@@ -258,8 +258,8 @@ class EnvironmentServer:
 
         Args:
             channel: The way to the client.
-            subprotocol: What was negotiated (`openenv.protocol.codecs`); None: v1.
-            principal: Who is at its other end.
+            subprotocol: The negotiated subprotocol (`openenv.protocol.codecs`); None: v1.
+            principal: The client of the connection.
 
         Raises:
             UsageError: The server has sessions on another event loop.
@@ -277,13 +277,13 @@ class EnvironmentServer:
         return connection
 
     def drain(self, grace_s: float) -> None:
-        """Opens no further session, and tells the clients that those they have end after `grace_s` seconds."""
+        """Stops opening sessions, and warns the clients that their sessions end after `grace_s` seconds."""
         self.manager.drain()
         for connection in list(self.connections):
             connection.announce(grace_s)
 
     def get_session_info(self, session_id: str) -> SessionInfo | None:
-        """When a session of this process was opened and last used; None if there is none of that id."""
+        """When a session of this process was opened and last used; None for an unknown id."""
         session = self.manager.find(session_id)
         if session is None:
             return None
@@ -304,7 +304,7 @@ class EnvironmentServer:
             await on_thread(self.recorder.close)
 
     def sessions_here(self) -> list[dict[str, Any]]:
-        """A line for each session of this process: what it is doing, for how long, and for whom.
+        """Facts of each session of this process: its state, for how long, and its client.
 
         Returns:
             For each its `id`, `state`, `age_s`, `idle_s` (None unless it waits), `steps`, `worker` and `peer`.
@@ -324,7 +324,7 @@ class EnvironmentServer:
         ]
 
     def hello(self) -> dict[str, Any]:
-        """What it says of itself on a connection of v2, first of all."""
+        """The content of the first frame of a v2 connection."""
         settings = self.settings
         return {
             "protocol": 2,
@@ -346,7 +346,7 @@ class EnvironmentServer:
 
     @property
     def _isolated(self) -> bool:
-        """Whether sessions have processes of their own."""
+        """Whether each session has its own process."""
         cls = class_of(self.env_factory)
         declared = cls is not None and profile_of(cls).execution is Execution.PROCESS
         return declared or self.settings.isolation == "process" or self.settings.sandbox != "none"

@@ -31,7 +31,7 @@ from .v2_session import SessionRequest, V2Session
 if TYPE_CHECKING:
     from .v2 import ReplySender
 
-# What most environments take to close.
+# Most environments close within this time.
 CLOSING_S = 0.1
 _ENDED = (SessionState.CLOSING, SessionState.GONE)
 
@@ -44,7 +44,7 @@ class SessionTable:
         manager: Where sessions are opened.
         protocol: How replies are written.
         settings: The limits.
-        deadlines: Watches over calls.
+        deadlines: Watches the deadlines of calls.
         principal: The client of the connection.
         replies: Sends replies and events to the client.
         life: When something was last heard on the connection.
@@ -78,19 +78,19 @@ class SessionTable:
 
     @property
     def remaining(self) -> list[Session]:
-        """Those of which something is left, also where the client has closed them or the connection is gone."""
+        """The sessions that are not gone, also those that the client closed or that lost their connection."""
         users = (session.user for session in self.manager.sessions)
         return [user.session for user in users if isinstance(user, V2Session) and user.table is self]
 
     def cancel(self, request: int) -> bool:
-        """Gives up what a request waits for, all of it in a batch. False if it waits for nothing."""
+        """Gives up the calls of a request, all of them for a batch. False if the request waits for none."""
         found = False
         for v2_session in list(self.v2_sessions.values()):  # all of them: a batch waits for many
             found |= v2_session.cancel(request)
         return found
 
     def abandon(self) -> None:
-        """The connection has gone. Its sessions wait for their client to come back, for as long as they may."""
+        """The connection is gone. Its sessions wait a limited time for their client to come back."""
         for v2_session in list(self.v2_sessions.values()):
             if self.settings.resume_window_s:
                 v2_session.detach()
@@ -120,10 +120,10 @@ class SessionTable:
             self._begin(message, asker)
 
     def _is_there(self, name: str | None, token: str | None, asker: Asker) -> bool:
-        """Whether there is a session of that name, with which its client has been answered.
+        """Whether there is a session of that name; if so, its client has been answered with it.
 
         Raises:
-            OpenEnvError: There is none for this client, and none can be begun.
+            OpenEnvError: This client has no such session, and cannot begin one.
         """
         if name is not None and name in self.v2_sessions:
             self.v2_sessions[name].open_again(asker)
@@ -154,7 +154,7 @@ class SessionTable:
         self._take_over(v2_session, asker)
 
     def call(self, message: SessionRequest | messages.CallToolOp, asker: Asker, due: float | None) -> None:
-        """Has a session execute a call. `due`: when that must be answered, if it has no deadline of its own."""
+        """Has a session execute a call. `due`: when it must be answered, if the call sets no deadline."""
         if isinstance(message, messages.CallToolOp):
             action = {"type": "call_tool", "tool_name": message.tool, "arguments": message.arguments}
             raw = Raw(self.protocol.codec.encode(action))
@@ -170,7 +170,7 @@ class SessionTable:
             v2_session.take(message, asker, due)
 
     def request(self, message: Any, asker: Asker) -> None:
-        """Does what another request about a session asks, one of `SESSION_REQUESTS`."""
+        """Executes another request about a session, one of `SESSION_REQUESTS`."""
         try:
             SESSION_REQUESTS[type(message)](self, message, asker)
         except OpenEnvError as error:
@@ -258,7 +258,7 @@ class SessionTable:
             self._leaving = None
 
     def _forbidden(self, message: SessionRequest) -> OpenEnvError | None:
-        """What the client's key does not allow; such a call is not taken, and uses no number."""
+        """The error if the client's key does not allow the call; such a call is refused, and uses no number."""
         right, what = Right.DRIVE, str(type(message).__struct_config__.tag)
         if type(message) is messages.McpOp:
             right = Right.TOOLS
@@ -270,9 +270,9 @@ class SessionTable:
         return None if allows(self.principal.scope, right) else refusal(self.principal.scope, what)
 
     def _take_over(self, v2_session: V2Session, asker: Asker, again: bool = False) -> None:
-        """Has a session from here on. `again`: its client opens it once more, and does not attach to it."""
+        """Takes a session over. `again`: its client repeats `open`, and does not attach."""
         try:
-            # Before anything changes: what one codec can say, numbers of any length for one, the other may not.
+            # Before anything changes: one codec can encode values that the other cannot, such as integers of any length.
             reply = self.protocol.ok(v2_session.resume_facts())
         except (ValueError, errors.InvalidMessage) as error:
             unsayable = f"the last reply of session {v2_session.session.id} {error}"
@@ -289,11 +289,11 @@ class SessionTable:
             self.replies.answer(asker, v2_session.session.id, reply)
 
     def _settle(self, session: Session) -> None:
-        """Gives a session to this connection. It goes on counting for the key that it was opened with."""
+        """Gives a session to this connection. It still counts for the key that opened it."""
         session.life, session.peer = self.life, self.principal.peer
 
     def _begin(self, message: messages.OpenOp | messages.ForkOp, asker: Asker, origin: Origin | None = None) -> None:
-        """Opens a session, which goes on from another one's state if it has an origin."""
+        """Opens a session. With an origin, it begins with the state of that session."""
         v2_session = V2Session(self, asker, message.token)
         opened: OnOpened = v2_session.opened
         if self.trail is not None:
@@ -325,7 +325,7 @@ class SessionTable:
         return errors.UnknownSession(session_id)
 
     def _unreachable(self, session_id: str) -> OpenEnvError:
-        """Why a session that is not of this connection gets no call."""
+        """The error for a call of a session that does not belong to this connection."""
         session = self.manager.find(session_id)
         if session is None or session.state in _ENDED:
             return self._unknown(session_id)

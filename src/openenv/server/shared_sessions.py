@@ -1,4 +1,4 @@
-"""Sessions that requests and connections share: opened by one, used by those that name them."""
+"""Sessions that requests and connections share: one request opens them, others use them by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ StartCall = Callable[[Session, Done], None]
 
 # A call that may take longer need not be timed.
 LONGEST_S = 86_400.0
-# What an environment has to close before the request that closes its session is answered.
+# Seconds that an environment has to close before the request to close its session is answered.
 CLOSING_S = 5.0
 _ENDED = (SessionState.CLOSING, SessionState.GONE)
 
@@ -33,7 +33,7 @@ class PendingCall:
 
     Args:
         start: Begins it.
-        done: Hears of its end; None after that, and when no caller waits any more.
+        done: Called at its end; None after that, and when no caller waits any more.
     """
 
     __slots__ = ("done", "start")
@@ -49,21 +49,21 @@ class PendingCall:
 
 
 class SharedSession(CallQueue[PendingCall]):
-    """One session and those who use it: one call at a time, in the order in which they were asked for.
+    """One session with several users: one call at a time, in the order of the requests.
 
     Args:
-        session: What is used; open.
+        session: The open session.
         max_waiting: Calls that may wait for their turn.
-        on_departed: Hears, once, that it has ended.
+        on_departed: Called once, when it has ended.
 
     Attributes:
         id: Its name.
-        token: Lets a client use it that does not hold the key that it was opened with.
-        session: What is used. Outside of a call, only look at it.
+        token: With it, a client can use the session without the key that opened it.
+        session: The session. Outside of a call, only read it.
         departed: Why it is gone; None while it is there.
         lives: The signs of life of connections that are attached to it.
-        on_lost: Hear, each once, that it was ended by another than its user.
-        page: What the web UI keeps of its episode (`page.episode.PageEpisode`); None unless it is used there.
+        on_lost: Called once each, if another client or the server ended it.
+        page: The episode for the web UI (`page.episode.PageEpisode`); None unless the UI uses the session.
     """
 
     __slots__ = (
@@ -95,24 +95,24 @@ class SharedSession(CallQueue[PendingCall]):
     async def call(
         self, start: StartCall, timeout_s: float | None = None, encode: Callable[[Any], Any] | None = None
     ) -> Any:
-        """Does one call, after those that were asked for before it.
+        """Does one call, after all earlier calls.
 
-        If the caller is cancelled, the call is stopped where its executor can do that, or never begun; the session
-        stays.
+        If the caller is cancelled, a waiting call never begins, and a running call is stopped if its executor can do
+        that; the session stays.
 
         Args:
-            start: Begins the call, and gives its `done` on: `lambda session, done: session.step(action, done)`.
-            timeout_s: Seconds for it and for those before it; None: without end.
-            encode: Makes of its result what is returned, before the next call begins: environments may return one
-                and the same object every time, and change it.
+            start: Begins the call and passes `done` on: `lambda session, done: session.step(action, done)`.
+            timeout_s: Seconds for the call and for those before it; None: no limit.
+            encode: Turns the result into the return value, before the next call begins: environments may return the
+                same object every time, and change it.
 
         Raises:
             StepTimeout: The time is over. If the call runs on a thread, which cannot be stopped, the session is gone.
             UnknownSession: The session is gone.
-            SessionLost: It ends before the call does.
-            TooManyCalls: As many as may wait for their turn already (`max_in_flight`).
+            SessionLost: The session ends before the call does.
+            TooManyCalls: The limit of waiting calls is reached (`max_in_flight`).
             UsageError: Another event loop drives the sessions of this server.
-            OpenEnvError: What the call itself failed with.
+            OpenEnvError: The error of the call itself.
         """
         self.session.bind()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -144,12 +144,12 @@ class SharedSession(CallQueue[PendingCall]):
         raise StepTimeout(late if self.stop(pending) else f"{late}: open another one")
 
     def submit(self, start: StartCall, done: Done, next_: bool = False) -> PendingCall:
-        """The same for callbacks: `done` hears of the call's end, perhaps before this returns.
+        """The same for callbacks: `done` is called at the end of the call, perhaps before this returns.
 
         Args:
             start: Begins the call.
-            done: Hears of its end.
-            next_: It comes before all that wait: for what belongs to the call that just ends.
+            done: Called at its end.
+            next_: Puts it before all waiting calls: for a part of the call that just ends.
         """
         pending = PendingCall(start, done)
         if self.ended:
@@ -199,7 +199,7 @@ class SharedSession(CallQueue[PendingCall]):
         self.page = None
         self._on_departed(self)
         self.session.close()
-        # Connections first: what they have asked is answered with that.
+        # Connections first: their calls are answered with that error.
         listeners, self.on_lost = self.on_lost, []
         for hear in listeners:
             hear(SessionLost(self._farewell()))
@@ -209,12 +209,12 @@ class SharedSession(CallQueue[PendingCall]):
             pending.answer(None, SessionLost(self._farewell()))
 
     def lost(self, error: OpenEnvError) -> None:
-        """What the session tells: it ends, and not for its user."""
+        """The callback of the session: it ended, and not because of its user."""
         self.depart(error.message.removeprefix(f"session {self.id} "))
 
     @property
     def ended(self) -> bool:
-        """Whether it takes no call any more."""
+        """Whether it has stopped taking calls."""
         return self.departed is not None or self.session.state in _ENDED
 
     def gone(self) -> UnknownSession:
@@ -222,13 +222,13 @@ class SharedSession(CallQueue[PendingCall]):
         return UnknownSession(self.id, self._farewell())
 
     def admits(self, principal: Principal, token: str | None) -> bool:
-        """Whether a client may use it: with the key that it was opened with, or its token."""
+        """Whether a client may use it: with the key that opened it, or with its token."""
         if token is not None:
             return secrets.compare_digest(self.token.encode(), token.encode("utf-8", "replace"))
         return principal.holder == self._holder
 
     def renew(self) -> None:
-        """One of its connections came or went: a connection that is there keeps it from being idle."""
+        """A connection was attached or left: with an attached connection, the session is not idle."""
         self.session.life = self.lives[-1] if self.lives else None
 
     def _begin(self, pending: PendingCall) -> None:
@@ -250,12 +250,12 @@ class SharedSession(CallQueue[PendingCall]):
 
 logger = logging.getLogger("openenv.server")
 
-# Sessions that ended and are known by name: so that closing one twice is no error, and others hear why it ended.
+# Ended sessions whose names are remembered: they may be closed twice, and other clients get the reason of the end.
 MOST_DEPARTED = 10_000
 
 
 def worker_of(session_id: str) -> str | None:
-    """The worker process that the id of such a session names; None if it names none."""
+    """The worker process that the id of a shared session names; None if it names none."""
     worker, dot, _ = session_id.partition(".")
     return worker if dot and is_worker_key(worker) else None
 
@@ -271,11 +271,11 @@ def is_worker_key(text: str) -> bool:
 class SharedSessions:
     """The sessions of one server that are used over HTTP.
 
-    They end when they are closed, when they were idle for `idle_timeout_s`, and with the server.
+    They end when a client closes them, after `idle_timeout_s` without a call, and with the server.
 
     Args:
-        manager: Where they are opened.
-        worker: What this process is called by clients that must reach it again; None if there is one alone.
+        manager: Opens them.
+        worker: The name of this process for clients that must reach it again; None if it is the only one.
         max_waiting: Calls of one session that may wait for their turn.
     """
 
@@ -287,7 +287,7 @@ class SharedSessions:
         self._departed: deque[str] = deque()
 
     async def open(self, principal: Principal) -> SharedSession:
-        """Opens a session, which belongs to the holder of the visitor's key.
+        """Opens a session. It belongs to the key of the client.
 
         Raises:
             CapacityError: There is no slot (`ServerFull`, `QueueTimeout`), or the server stops (`Draining`).
@@ -320,12 +320,12 @@ class SharedSessions:
 
         Args:
             session_id: Its name.
-            principal: Who asks.
-            token: Lets a client use it that holds another key.
+            principal: The client that asks.
+            token: Lets a client with another key use it.
 
         Raises:
-            UnknownSession: There is none, or none any more; its message says why, if that is known.
-            Unauthorized: It belongs to another key, or the token is not its own.
+            UnknownSession: There is no such session, or it has ended; the message says why, if that is known.
+            Unauthorized: It belongs to another key, or the token is wrong.
         """
         shared = self.look_up(session_id, principal, token)
         if shared.ended:
@@ -333,7 +333,7 @@ class SharedSessions:
         return shared
 
     def look_up(self, session_id: str, principal: Principal, token: str | None = None) -> SharedSession:
-        """The same, also for one that has ended not long ago."""
+        """The same, also for a session that ended recently."""
         shared = self._sessions.get(session_id)
         if shared is None:
             advice = "open one with POST /sessions; a session ends with the worker process that it was opened in"
@@ -343,7 +343,7 @@ class SharedSessions:
         return shared
 
     def _forget_later(self, shared: SharedSession) -> None:
-        """Only so many that have ended are remembered."""
+        """Forgets the oldest ended sessions above the limit."""
         session = shared.session
         logger.info("session %s: %s", shared.id, shared.departed, extra=log_extra(shared.id, session.episode))
         self._departed.append(shared.id)
@@ -352,18 +352,18 @@ class SharedSessions:
 
 
 class AttachedSession:
-    """What a connection of v1 uses as if it were a `Session` of its own (`/ws?session_id=...`).
+    """Lets a connection of v1 use a shared session like its own `Session` (`/ws?session_id=...`).
 
     Args:
-        sessions: Where the session is that it is attached to.
-        principal: Who wants it, and what it is called.
-        opened: Hears whether it is there.
-        on_lost: Hears why, if it is ended by another client or the server.
+        sessions: The shared sessions.
+        principal: The client, and the name of the session that it asks for.
+        opened: Called when the session is found, or not.
+        on_lost: Called with the reason if another client or the server ends the session.
 
     Attributes:
         life: The sign of life of the connection.
         holder, peer: The client of the connection.
-        gone: Is never needed: it is gone as soon as it leaves.
+        gone: Unused: an attached session is gone as soon as it leaves.
     """
 
     life: LastSeen
@@ -389,7 +389,7 @@ class AttachedSession:
         return None if self._shared is None else self._shared.session.episode
 
     def enter(self) -> None:
-        """Attaches it, or says why it cannot be."""
+        """Attaches the connection, or reports why it cannot."""
         try:
             shared = self._sessions.find(self.id, self._principal, self._principal.token)
             shared.session.bind()
@@ -404,7 +404,7 @@ class AttachedSession:
         shared.on_lost.append(self._lost)
         self._opened(None)
 
-    # What a connection does with its session. One call at a time: the next one after `done`.
+    # The calls of a connection on its session. One at a time: the next one after `done`.
 
     def takes_seed_of(self, arguments: Mapping[str, Any]) -> bool:
         return self._shared is None or self._shared.session.takes_seed_of(arguments)
@@ -427,7 +427,7 @@ class AttachedSession:
             self._shared.session.refused(error)
 
     def close(self) -> None:
-        """Leaves. A call of its own that runs goes on, and one that waits is not begun."""
+        """Leaves. Its running call goes on, and its waiting call never begins."""
         shared, self._shared = self._shared, None
         if shared is None:
             return

@@ -1,4 +1,4 @@
-"""Ask an environment for its tasks: its class where that is enough, else an instance made for the question."""
+"""Ask an environment for its tasks: its class if that is enough, else an instance made for the question."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARGUMENTS = {
     "get_task": ("split", "index"),
     "get_task_range": ("split", "start", "stop"),
 }
-"""The methods of a `TaskProvider`, and what each takes."""
+"""The methods of a `TaskProvider`, and their arguments."""
 
 
 class TasksUnsupported(UsageError):
@@ -66,7 +66,7 @@ async def ask_environment(server: EnvironmentServer, principal: Principal, metho
     cls = class_of(server.env_factory)
     if cls is not None and not callable(getattr(cls, method, None)):
         raise TasksUnsupported(f"{server.env_name} has no tasks to tell of: {cls.__name__} has no method {method}")
-    # What the class answers by itself needs no instance, also for what is asked when the question is wrong.
+    # Questions that the class can answer need no instance, nor do the questions after a wrong one.
     if (
         cls is not None
         and server.manager.shares_process
@@ -128,7 +128,7 @@ def _outcome(task: asyncio.Future[Any]) -> tuple[Any, BaseException | None]:
 
 
 def _without_fault(answer: Any, name: str) -> Any:
-    """An answer that is one. Raises what is wrong with the question otherwise."""
+    """A valid answer; raises the error for a wrong question."""
     if isinstance(answer, dict) and _FAULT in answer:
         if answer[_FAULT] == TasksUnsupported.__name__:
             raise TasksUnsupported(f"{name} has no tasks to tell of: {answer['message']}")
@@ -140,7 +140,7 @@ def encode_tasks(answer: Any) -> bytes:
     """An answer as JSON: tasks may be plain data, models, dataclasses or simple objects.
 
     Raises:
-        StepFailed: There is something in it that JSON cannot say.
+        StepFailed: JSON cannot encode the answer.
     """
     try:
         return to_json(answer, fallback=_plain, inf_nan_mode="constants")
@@ -158,8 +158,8 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} is none of its values")
 
 
-# What is wrong with a question comes in the place of an answer: an exception, as other objects of ours, would not
-# come out of the process of its environment as what it is.
+# A wrong question is reported as an answer: our exceptions and other objects cannot leave the process of the
+# environment as such.
 _FAULT = "openenv.fault"
 
 
@@ -202,8 +202,8 @@ def _answer(provider: Any, question: _TaskQuery) -> Any:
 
 
 async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: bool) -> Any:
-    """Waits for nothing unless it may."""
-    # Without meaning, even if the environment would answer: Python takes -1 for the last.
+    """Waits only if it may."""
+    # A negative index has no meaning here, though the environment might answer: Python takes -1 for the last.
     index, start, stop = (question.arguments.get(name) for name in ("index", "start", "stop"))
     if min(index or 0, start or 0, stop or 0) < 0 or (start is not None and stop is not None and start > stop):
         return await _out_of_range(provider, question.arguments, may_wait)
@@ -211,7 +211,7 @@ async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: b
         answer = method(*question.arguments.values())
         if may_wait:
             answer = await answer
-        # Sequences of any kind as lists, made where the environment may be touched.
+        # Turns any sequence into a list here, where the environment may be used.
         return list(answer) if isinstance(answer, (tuple, range, Iterator)) else answer
     except Exception as error:
         fault = await _explained(provider, question.arguments, error, may_wait)
@@ -221,7 +221,7 @@ async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: b
 
 
 async def _explained(provider: Any, arguments: dict[str, Any], error: Exception, may_wait: bool) -> Any:
-    """What was wrong with the question; None if it was the environment that failed."""
+    """The error in the question; None if the environment failed."""
     split = arguments.get("split")
     names = await _said(provider, may_wait, "list_splits")
     if split is not None and isinstance(names, (list, tuple)):
@@ -243,7 +243,7 @@ async def _out_of_range(provider: Any, arguments: dict[str, Any], may_wait: bool
 
 
 async def _said(provider: Any, may_wait: bool, method: str, *arguments: Any) -> Any:
-    """What another of its methods says; None if it cannot be asked here and now."""
+    """The answer of another method; None if it cannot be called now."""
     with contextlib.suppress(Exception):
         answer = getattr(provider, method)(*arguments)
         if not inspect.isawaitable(answer):
@@ -256,7 +256,7 @@ async def _said(provider: Any, may_wait: bool, method: str, *arguments: Any) -> 
 
 
 def splits_of(answer: Any) -> list[dict[str, Any]]:
-    """What `list_splits` gave, as clients get it. Raises `StepFailed` if that is no list of splits."""
+    """The result of `list_splits` in the form for clients. Raises `StepFailed` if it is not a list of splits."""
     try:
         return [_split_of(split) for split in answer]
     except Exception as error:  # the edge to foreign code: it may be anything
@@ -264,7 +264,7 @@ def splits_of(answer: Any) -> list[dict[str, Any]]:
 
 
 def _split_of(split: Any) -> dict[str, Any]:
-    """A split as clients get it: name and type (train, test, else validation)."""
+    """A split in the form for clients: name and type (train, test, else validation)."""
     if isinstance(split, Mapping):
         return dict(split)
     if isinstance(split, str):

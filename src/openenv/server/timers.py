@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from .v2_session import V2Session
 
-# A call is answered so long after its deadline at most, apart from what the event loop is busy with.
+# A call is answered at most so long after its deadline, unless the event loop is busy.
 SLOT_S = 0.025
 
 
 class Deadlines:
-    """Looks at each of many sessions when the first of its deadlines is over.
+    """Calls `look` of each session after its first deadline.
 
-    A session that has calls one after the other, each with a deadline, is not entered anew for each: it is looked at
-    when the first of them would have been over, and says then what it waits for. So a call that is in time, as nearly
-    all are, costs a comparison.
+    A session with one call after the other, each with a deadline, is not entered again for each: at the deadline of
+    the first call, `look` returns the next deadline. So a call that ends in time, as nearly all do, costs only a
+    comparison.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Deadlines:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def watch(self, watched: V2Session, due: float) -> None:
-        """Has it looked at when `due` (monotonic seconds) is over, or before."""
+        """Calls `look` of the session at `due` (monotonic seconds), or before."""
         slot = int(due / SLOT_S) + 1
         if watched.slot:
             if watched.slot <= slot:
@@ -47,7 +47,7 @@ class Deadlines:
         waiting.add(watched)
 
     def forget(self, watched: V2Session) -> None:
-        """Does not look at it any more."""
+        """Stops watching the session."""
         slot, watched.slot = watched.slot, 0
         waiting = self._slots.get(slot)
         if waiting is None:
@@ -58,7 +58,7 @@ class Deadlines:
             self._timers.pop(slot).cancel()
 
     def close(self) -> None:
-        """Looks at nothing any more."""
+        """Stops watching all sessions."""
         for timer in self._timers.values():
             timer.cancel()
         for waiting in self._slots.values():
@@ -77,8 +77,8 @@ class Deadlines:
             watched.look(now)
 
 
-# A client of v2 says something in every period of `heartbeat_s`. Looked at four times in each, one that is silent for
-# two of them is found before they are over.
+# A client of v2 sends something in every period of `heartbeat_s`. With four looks in each period, a client that is
+# silent for two periods is found before they are over.
 LOOKS = 4
 PATIENCE = 2 * LOOKS - 1
 
@@ -111,7 +111,7 @@ class AppKeepalive:
         self.cut = cut
 
     def ping(self) -> None:
-        """Asks nothing: it knows that it has to speak."""
+        """Sends nothing: the client sends heartbeats unasked."""
 
 
 class Keepalive:
@@ -130,7 +130,7 @@ class Keepalive:
 
     @classmethod
     def of_app(cls, period_s: float) -> Keepalive:
-        """For clients that say something in every period: cuts those that are silent for two; 0 watches nothing."""
+        """For clients that send something in every period: cuts those that are silent for two; 0 watches nothing."""
         return cls(period_s / LOOKS, PATIENCE)
 
     @property
@@ -144,14 +144,14 @@ class Keepalive:
         return self._interval > 0
 
     def watch(self, target: KeepaliveTarget) -> None:
-        """Adds a connection. Runs on the event loop."""
+        """Adds a connection. Call it on the event loop."""
         if self._interval:
             self._watched[target] = 0
             if self._timer is None:
                 self._arm()
 
     def forget(self, target: KeepaliveTarget) -> None:
-        """Drops a connection that has ended; without any, no timer is left."""
+        """Drops a connection that has ended; after the last one, the timer stops."""
         self._watched.pop(target, None)
         if not self._watched and self._timer is not None:
             self._timer.cancel()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("openenv.server")
 
-# Runs while the session opens, and for ever after its end.
+# The running frame while the session opens, and after its end.
 _NO_FRAME = b""
 
 CLOSE_NORMAL = 1000
@@ -33,13 +33,13 @@ CLOSE_INTERNAL_ERROR = 1011
 
 
 class Channel(Protocol):
-    """The way to one client. Nothing here waits and nothing fails: a client that is gone hears nothing."""
+    """The way to one client. No method waits or fails: frames for a client that is gone are dropped."""
 
     def send(self, frame: bytes) -> None:
-        """Sends one frame, of the kind that its protocol speaks: text, or binary for msgpack."""
+        """Sends one frame of the type of its protocol: text, or binary for msgpack."""
 
     def close(self, code: int) -> None:
-        """Closes after what was sent."""
+        """Closes after the frames that were sent."""
 
     def pause(self) -> None:
         """Asks for no more frames; some may still come."""
@@ -57,7 +57,7 @@ def oversized_reply(size: int, limit: int) -> StepFailed:
 
 
 def oversized_message(size: int | None, limit: int, advice: str = "") -> MessageTooLarge:
-    """The error for a message over the limit, of which the size may not be known."""
+    """The error for a message over the limit; `size` is None if it is not known."""
     found = "a message" if size is None else f"a message of {size} bytes"
     return MessageTooLarge(
         f"{found} is over the limit of {limit} bytes (max_message_mb, OPENENV_MAX_MESSAGE_MB){advice}"
@@ -67,21 +67,21 @@ def oversized_message(size: int | None, limit: int, advice: str = "") -> Message
 def log_error(error: OpenEnvError, session: str | None, episode: str | None, request: Any) -> None:
     """Counts and logs an error that a client gets for a call of a session."""
     METER.failed(error)
-    # What a client calls a session may be anything, lines of a log as well.
+    # A client chooses the name of a session: it may contain line breaks of a log.
     name = "-" if not session else session if session.isprintable() else repr(session)
     what, extra = f"{type(error).__name__}: {error.message:.2000s}", log_extra(session, episode, request)
-    # The traceback is of use when the environment's own code failed, and noise when a client erred.
+    # The traceback helps when the environment's code failed; it is noise when the client erred.
     logger.warning("session %.64s: %s", name, what, exc_info=error.__cause__, extra=extra)
 
 
 class V1Connection(CallQueue[bytes | OpenEnvError]):
     """The server's end of one connection, from its acceptance.
 
-    What waits are frames, and errors to answer in their place; the opening of the session is before all of them.
+    The queue has frames, and errors that answer a frame in its place. All wait for the session to open.
 
     Args:
-        server: Where the session is opened. The channel is paused while `max_in_flight` frames wait for the call that
-            runs, or as many bytes as one message may have.
+        server: Opens the session. The channel is paused while `max_in_flight` frames wait for the call that runs, or
+            as many bytes as one message may have.
         channel: The way to the client.
         principal: The client of the connection.
 
@@ -89,7 +89,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         UsageError: The manager serves another event loop.
 
     Attributes:
-        life: When something was last heard of the client.
+        life: When the client last sent something.
         principal: The client of the connection.
     """
 
@@ -121,7 +121,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         self.principal = principal
         self._restricted = principal.scope is not Scope.CONTROL
         self.life = LastSeen()
-        # Of the frames that wait.
+        # Bytes of the waiting frames.
         self._kept_bytes = 0
         # Requests that were read: v1 has no ids for them.
         self._requests = 0
@@ -196,7 +196,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             self._finish(CLOSE_NORMAL)
 
     def receive_binary(self, frame: bytes) -> None:
-        """Takes one binary frame, which v1 does not know; its reply is an error."""
+        """Answers a binary frame with an error: v1 has none."""
         refusal = InvalidMessage(f"a binary frame of {len(frame)} bytes: protocol v1 speaks JSON in text frames")
         if self.running is not None or self._waiting:
             self._keep(refusal)
@@ -222,7 +222,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         self.disconnected()
 
     def announce(self, grace_s: float) -> None:
-        """The server stops; v1 has no words for that."""
+        """The server stops; v1 has no message for that."""
 
     async def aclose(self) -> None:
         """Ends the conversation and waits until its environment is closed."""
@@ -230,7 +230,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         await close_session(self._session)
 
     def _check(self, message: Any) -> None:
-        """Raises `Forbidden` for what the client's key does not allow."""
+        """Raises `Forbidden` if the client's key does not allow the frame."""
         kind, scope = message["type"], self.principal.scope
         if kind == "close":
             right = Right.CONNECT
@@ -243,7 +243,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             raise refusal(scope, what)
 
     def _traced(self, message: Any) -> Done:
-        """`_answer`, with a span from here to there."""
+        """`_answer`, with a span that ends there."""
         trail = self.principal.trail
         assert trail is not None
         kind, session, episode = message["type"], self._session, self._session.episode
@@ -306,7 +306,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             self._handle(frame)
 
     def _refuse(self, error: OpenEnvError) -> None:
-        """Answers a frame that is no call; the next one has its turn."""
+        """Answers a frame that is not a call, then the next frame has its turn."""
         self._report(error)
         if not self._ended:
             self._end()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # A large batch is answered in frames of about this size: the client can begin with the first.
 FRAME_BYTES = 1024 * 1024
-# What stands around each result in a frame: place, session, and the map itself.
+# Bytes around each result in a frame: place, session, and the map itself.
 RESULT_OVERHEAD_BYTES = 100
 # Smaller requests are bounded by their number alone (`max_connection_in_flight`).
 LARGE_BYTES = 4096
@@ -57,7 +57,7 @@ class BatchReplies:
 
 @dataclass(slots=True, eq=False)
 class ReplySender:
-    """Sends the replies of one connection, and counts what has none yet.
+    """Sends the replies of one connection, and counts the calls without a reply.
 
     A batch is answered in one frame when all results are there, or in one whenever `min_ready` are, and in one after
     `wait_s` with what there is then (or with the first result that comes). Results that come in the same turn of the
@@ -69,7 +69,7 @@ class ReplySender:
         settings: The limits.
         ended: The connection has ended: nothing is sent any more.
         unanswered: Calls without a reply.
-        max_unanswered: How many there may be.
+        max_unanswered: The limit of `unanswered`.
     """
 
     protocol: ServerProtocolV2
@@ -98,7 +98,7 @@ class ReplySender:
             self.channel.pause()
 
     def begin_batch(self, message: messages.BatchOp) -> None:
-        """The calls of a batch are answered together from here on."""
+        """Begins a batch: its calls are answered together."""
         count = len(message.calls)
         enough = min(message.min_ready or count, count)
         batch = self._batches[message.id] = BatchReplies(message.id, count, enough, enough)
@@ -247,7 +247,7 @@ class V2Connection:
         self._finish(CLOSE_INTERNAL_ERROR)
 
     def stop(self) -> None:
-        """The server ends now: so do the sessions here, and the client hears that it need not come back."""
+        """The server ends now: the sessions here end too, and the client learns that it need not come back."""
         for session in self._table.sessions:
             session.end(SessionLost("the server was stopped"))
         self.disconnected()
@@ -277,7 +277,7 @@ class V2Connection:
             assert isinstance(message, messages.RefusedOp)
             self._refuse(message.error)
         elif number <= self._last_id:
-            # Under that id it could be taken for the reply to the earlier request.
+            # With that id, the client could take the error for the reply to the earlier request.
             last = self._last_id
             self._refuse(InvalidMessage(f"id {number} is not larger than the last one, {last}: count ids upwards"))
         else:
@@ -320,7 +320,7 @@ class V2Connection:
                 table.request(call, (number, place))
 
     def _refuse_more(self, number: int, count: int) -> None:
-        """Answers a request of so many calls, which are more than may be without a reply."""
+        """Refuses a request with so many calls that the limit of unanswered calls would be passed."""
         replies = self._replies
         limit = f"{replies.max_unanswered} (max_connection_in_flight, OPENENV_MAX_CONNECTION_IN_FLIGHT)"
         waiting = f"{replies.unanswered - count} calls of this connection have no reply yet"
@@ -330,7 +330,7 @@ class V2Connection:
         replies.answer((number, None), None, self._table.refusal(None, full, str(number)))
 
     def _refuse(self, error: OpenEnvError) -> None:
-        """Answers what cannot be answered under an id."""
+        """Answers a request without a usable id."""
         self._replies.send(self._protocol.reply(None, self._table.refusal(None, error)))
 
     def _finish(self, code: int) -> None:
@@ -339,7 +339,7 @@ class V2Connection:
             self._channel.close(code)
 
 
-# Answered at once, and what makes room.
+# Requests that are answered at once, and requests that make room.
 _ALWAYS = (messages.CancelOp, messages.CloseOp, messages.HeartbeatOp)
 # Requests about the connection or the server, and the fields of their replies.
 _ANSWERS: dict[type[Any], Callable[[V2Connection, Any], dict[str, Any]]] = {

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 SessionRequest = ResetOp | StepOp | StateOp | ForkOp | RestoreOp | TasksOp | McpOp
-"""What is asked of one session."""
+"""The requests of one session."""
 
 
 _NOT_EXECUTED = "waited for its turn for all of its deadline_s, and was not executed"
@@ -42,13 +42,13 @@ class StateCopyRequest(Struct, eq=False):
     """A copy of a session's state, when its turn comes among the calls of that session.
 
     Args:
-        taken: Called once: with the copy, to be used up or discarded, or with why there is none.
+        taken: Called once: with the copy (to be used or discarded), or with the error.
     """
 
     taken: Callable[[Snapshot | None, OpenEnvError | None], None] | None
 
     def give(self, seed: Snapshot | None, error: OpenEnvError | None) -> None:
-        """There is a copy, or there will be none. What comes after the first word is dropped."""
+        """Passes on the copy or the error; only the first call counts."""
         taken, self.taken = self.taken, None
         if taken is not None:
             taken(seed, error)
@@ -59,11 +59,11 @@ class StateCopyRequest(Struct, eq=False):
 class V2Session(CallQueue[NumberedCall]):
     """One session of a connection; kept as the session's `user`.
 
-    Reset, step, restore and mcp are numbered calls. The opening is a call like others: those after it wait for its
-    end. So is a `StateCopyRequest` of another session.
+    Reset, step, restore and mcp are numbered calls. Opening the session is a call too, and later calls wait for its
+    end; so is a `StateCopyRequest` of another session.
 
     Args:
-        table: The sessions of the connection it belongs to.
+        table: The sessions of its connection.
         asker: The request that opens the session.
         token: What another connection must show to take the session over; None makes one.
 
@@ -74,7 +74,7 @@ class V2Session(CallQueue[NumberedCall]):
         sequence: The numbers of its calls.
         awaits: The session that its running call waits for, to copy the state of; None as a rule.
         forked_from: The session that its first state was copied from; None for a session that is not a fork.
-        slot: When `look` is called next, in slots of `Deadlines`, which keeps it; 0 for never.
+        slot: When `look` is called next, in slots of `Deadlines`, which sets it; 0 for never.
     """
 
     __slots__ = (
@@ -102,10 +102,10 @@ class V2Session(CallQueue[NumberedCall]):
         self._protocol = table.protocol
         self._ends_after_call = False
 
-    # What the session tells.
+    # Callbacks of the session.
 
     def opened(self, error: OpenEnvError | None) -> None:
-        """There is a session, or there will be none."""
+        """The session is open, or could not be opened."""
         opening = self.running
         assert opening is not None
         if error is None:
@@ -124,11 +124,11 @@ class V2Session(CallQueue[NumberedCall]):
         self.table.released(self, error)
         self._dismiss(error if isinstance(error, SessionLost) else SessionLost(error.message))
 
-    # What a connection asks.
+    # Called by the connection.
 
     @property
     def opening(self) -> bool:
-        """Whether the session is not there yet."""
+        """Whether the session is still being opened."""
         return self.running is not None and self.running.message is None
 
     def open_again(self, asker: Asker) -> None:
@@ -144,7 +144,7 @@ class V2Session(CallQueue[NumberedCall]):
         Args:
             message: The call.
             asker: The request that it came with.
-            due: When it must be answered, in monotonic seconds, if it is numbered and does not say.
+            due: When it must be answered (monotonic seconds), for numbered calls that set no deadline.
         """
         sequence = self.sequence
         if (
@@ -176,7 +176,7 @@ class V2Session(CallQueue[NumberedCall]):
             self.table.deadlines.watch(self, due)
 
     def cancel(self, request: int) -> bool:
-        """Gives up what a request waits for. False if it waits for nothing here."""
+        """Gives up the calls of a request. False if the request waits for none here."""
         concerned = [call for call in self._undecided() if call.waits_for(request)]
         for call in concerned:
             if call.message is None:
@@ -213,14 +213,14 @@ class V2Session(CallQueue[NumberedCall]):
         self.session.close()
 
     def detach(self) -> None:
-        """The connection is gone. A call that is running goes on, for it to be repeated; the others are forgotten."""
+        """The connection is gone. The running call goes on, so that it can be repeated; the others are dropped."""
         self._forget_waiting()
         if self.running is not None:
             self.running.take_askers()
         self.session.detach()
 
     def leave(self) -> None:
-        """Ends the session to which no client came back in time, after a running call with a deadline."""
+        """Ends the session since no client came back in time; a running call with a deadline ends first."""
         running = self.running
         if running is not None and running.due is not None and running.early_reply is None:
             self._ends_after_call = True
@@ -234,7 +234,7 @@ class V2Session(CallQueue[NumberedCall]):
         self.session.close()
 
     def move(self, table: SessionTable) -> None:
-        """Another connection has the session from here on. A call that is running goes on, for it to be repeated."""
+        """Another connection takes the session. The running call goes on, so that it can be repeated."""
         lost = SessionLost(f"session {self.session.id} was attached elsewhere: another connection has it now")
         self.table.released(self, lost)
         running, waiting = self.running, self._waiting
@@ -252,7 +252,7 @@ class V2Session(CallQueue[NumberedCall]):
             table.deadlines.watch(self, running.due)
 
     def resume_facts(self) -> dict[str, Any]:
-        """What a client needs to go on with it: its state, the last call that has ended, and its reply."""
+        """The facts that a client needs to go on: the session's state, the last call that ended, and its reply."""
         state = self.session.state
         if state is SessionState.DETACHED:
             state = SessionState.LIVE  # from now on
@@ -347,7 +347,7 @@ class V2Session(CallQueue[NumberedCall]):
         self._answered(call, body)
 
     def _restore(self, call: NumberedCall, source: V2Session) -> None:
-        """Goes on from the state of another session when that can be had, as the running call asks."""
+        """Goes on from the state of another session, as the running call asks, once that state is there."""
 
         def taken(seed: Snapshot | None, error: OpenEnvError | None) -> None:
             if self.running is not call:  # it was given up
@@ -357,7 +357,7 @@ class V2Session(CallQueue[NumberedCall]):
             self.awaits = None
             if seed is None:
                 assert error is not None
-                # As what it is, it would be taken for the end of this session.
+                # The original error would look like the end of this session.
                 there = f"session {source.session.id!r} has no state to go on from: {error.message}"
                 self._fail(call, errors.UsageError(there) if isinstance(error, SessionLost) else error)
             else:
@@ -379,7 +379,7 @@ class V2Session(CallQueue[NumberedCall]):
             self._answered(call, self._failed(call, error))
 
     def _answered(self, call: NumberedCall, body: Body) -> None:
-        """A call that is neither reset nor step nor state has its reply."""
+        """The end of a call that is neither reset nor step nor state."""
         if self.running is call:  # else the session ends, and its calls are answered
             self._conclude(call, call.early_reply or body)
 
@@ -391,7 +391,7 @@ class V2Session(CallQueue[NumberedCall]):
                 self.end()
 
     def _traced(self, call: NumberedCall, trail: ConnectionTracer) -> Done:
-        """`_finished`, with a span from here to there."""
+        """`_finished`, with a span that ends there."""
         message, episode = call.message, self.session.episode
         if type(message) is RestoreOp:
             return self._finished
@@ -457,7 +457,7 @@ class V2Session(CallQueue[NumberedCall]):
         self._answer(call, body)
 
     def _waits_no_longer(self, call: NumberedCall) -> bool:
-        """Lets a call that was given up end, if all that it does is to wait for another session."""
+        """Ends a call that was given up, if it only waits for another session."""
         if self.awaits is None or call.early_reply is None:
             return False
         self.awaits = None
@@ -469,12 +469,12 @@ class V2Session(CallQueue[NumberedCall]):
         return self._failed(call, errors.StepTimeout(f"{name} of session {self.session.id} {what}"))
 
     def _undecided(self) -> list[NumberedCall]:
-        """The calls that were not answered yet. The running one last: those behind it must not begin when it ends."""
+        """The unanswered calls, the running one last: the calls behind it must not begin when it ends."""
         calls = [call for call in self._unfinished() if call.early_reply is None]
         return sorted(calls, key=lambda call: call is self.running)
 
     def _dismiss(self, error: OpenEnvError) -> None:
-        """Answers all calls there are with an error."""
+        """Answers all calls with an error."""
         calls = [call for call in self._unfinished() if call.early_reply is None]
         self._rest()
         if calls:
@@ -483,7 +483,7 @@ class V2Session(CallQueue[NumberedCall]):
                 self._answer(call, body)
 
     def _rest(self) -> None:
-        """Has nothing to do any more."""
+        """Stops: no call is left."""
         for call in self._clear():
             if type(call.message) is StateCopyRequest:
                 call.message.give(None, SessionLost(f"session {self.session.id} has ended"))
@@ -491,7 +491,7 @@ class V2Session(CallQueue[NumberedCall]):
             self.table.deadlines.forget(self)
 
     def _forget_waiting(self) -> None:
-        """Forgets the calls that wait for their turn, as if they had not been taken, and takes their numbers back."""
+        """Drops the waiting calls as if they had never come, and takes their numbers back."""
         copy_requests = [call.message for call in self._waiting if type(call.message) is StateCopyRequest]
         self._waiting = deque(self.sequence.rewind(self.running, self._waiting)) or ()
         for copy_request in copy_requests:  # the callback may ask for another one at once
