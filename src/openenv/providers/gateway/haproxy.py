@@ -6,19 +6,19 @@ from ...errors import UsageError
 from .topology import COOKIE, HEADER, PARAMETER, Backend, Topology
 
 CONFIGURATION = "haproxy.cfg"
-"""The file that HAProxy is started with (`haproxy -W -f`); a reload (SIGUSR2) keeps the sessions that there are."""
+"""The configuration file of HAProxy (`haproxy -W -f`); a reload (SIGUSR2) keeps existing sessions."""
 
-# uvicorn closes what was idle for 5 s; a request on a connection that is just being closed would fail.
+# uvicorn closes connections after 5 s of idle time; a request on a connection that is being closed would fail.
 _BACKEND_IDLE_S = 4
-# Seconds that a client may take for the head of its request.
+# Seconds that a client may take to send the headers of a request.
 _HEAD_S = 30
 
 
 def render(topology: Topology) -> dict[str, str]:
-    """The files of a configuration, by name: `CONFIGURATION`. Host names are looked up when HAProxy starts.
+    """The files of a configuration, by name: `CONFIGURATION`. HAProxy resolves host names at its start.
 
     Raises:
-        UsageError: The key is not where HAProxy looks for it, or a backend with TLS has no name.
+        UsageError: HAProxy would not find the key file, or a backend with TLS has no host name.
     """
     if topology.tls and topology.tls_key not in {topology.tls_certificate, f"{topology.tls_certificate}.key"}:
         raise UsageError(
@@ -39,11 +39,11 @@ def render(topology: Topology) -> dict[str, str]:
         "    timeout connect " + _milliseconds(topology.connect_timeout_s),
         f"    timeout http-request {_HEAD_S}s",
         "    timeout http-keep-alive 60s",
-        # A call, or a session that is silent, may last for as long as its client and its server like.
+        # Client and server decide how long a call or a silent session may last.
         "    timeout client 24d",
         "    timeout server 24d",
         "    timeout tunnel 24d",
-        # Of connections that wait for a server with room.
+        # For connections that wait for a free server.
         "    timeout queue 60s",
         "    timeout check " + _milliseconds(topology.health_timeout_s),
         "    option forwardfor",
@@ -55,7 +55,7 @@ def render(topology: Topology) -> dict[str, str]:
         f"    bind {topology.listen}{tls}",
         f"    maxconn {topology.max_sessions}",
         f"    http-request set-header x-forwarded-proto {'https' if topology.tls else 'http'}",
-        # Who comes back to a session names its server.
+        # A client that returns to a session names its server.
         f"    http-request set-var(txn.route) req.cook({COOKIE})",
         f"    http-request set-var(txn.route) req.hdr({HEADER}) if {{ req.hdr({HEADER}) -m found }}",
         f"    http-request set-var(txn.route) url_param({PARAMETER}) if {{ url_param({PARAMETER}) -m found }}",
@@ -69,8 +69,8 @@ def render(topology: Topology) -> dict[str, str]:
         "backend servers",
         "    balance leastconn",
         "    option redispatch 1",
-        # A request is sent again if no server has seen it. The session of a handshake without an answer ends with its
-        # connection: another server may be asked.
+        # A request is retried if no server has seen it. A handshake without an answer may be retried at another
+        # server: its session ends with its connection.
         "    http-request disable-l7-retry unless { req.hdr(upgrade) -i websocket }",
         f"    option httpchk GET {topology.health_path}",
         "    http-check expect status 200",
@@ -79,8 +79,8 @@ def render(topology: Topology) -> dict[str, str]:
         *(_server(topology, backend) for backend in topology.backends),
     ]
     for backend in topology.backends:
-        # Not by use-server above: when that one does not answer just now, another one would be taken, and the session
-        # that lives there be given up.
+        # Not by `use-server` in one backend: that falls back to another server when the named one does not answer, and
+        # the session on the named one would be lost.
         lines += ["", f"backend to-{backend.name}", _server(topology, backend)]
     if topology.admin_port:
         lines += [

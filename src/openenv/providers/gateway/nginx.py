@@ -1,7 +1,7 @@
-"""nginx's configuration of a topology.
+"""Render nginx's configuration of a topology.
 
-It asks no server how it is (that is a feature of the paid edition): one that accepts no connection is left out for a
-moment, and one that hangs is not noticed. Sessions that come back are not counted among those of their server.
+nginx has no active health checks (they are a feature of the paid edition): it skips a server that accepts no
+connection for a while, and does not notice one that hangs. Resumed sessions do not count among those of their server.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from ...errors import UsageError
 from .topology import COOKIE, HEADER, PARAMETER, Topology
 
 CONFIGURATION = "nginx.conf"
-"""The file that nginx is started with (`nginx -c`); a reload (SIGHUP) keeps the sessions that there are."""
+"""The configuration file of nginx (`nginx -c`); a reload (SIGHUP) keeps existing sessions."""
 
-# Seconds that a client may take for the head of its request.
+# Seconds that a client may take to send the headers of a request.
 _HEAD_S = 30
 _FURTHER_FILES = 256
 _MAP_WORDS = frozenset({"default", "hostnames", "include", "volatile"})
@@ -22,15 +22,15 @@ _HEADER = HEADER.replace("-", "_")
 
 
 def render(topology: Topology) -> dict[str, str]:
-    """The files of a configuration, by name: `CONFIGURATION`. Host names are looked up when nginx starts.
+    """The files of a configuration, by name: `CONFIGURATION`. nginx resolves host names at its start.
 
     Raises:
-        UsageError: A backend speaks TLS: nginx would look for one name in the certificates of all.
+        UsageError: A backend speaks TLS: nginx would expect the same name in all certificates.
     """
     if any(backend.tls for backend in topology.backends):
         raise UsageError("nginx cannot check the certificates of several backends: have Envoy or HAProxy before TLS")
     known = [
-        # Some words on the left of a map are directives.
+        # Some words on the left of a map are directives: escape them.
         "    " + ("\\" if backend.name in _MAP_WORDS else "") + f"{backend.name} to-{backend.name};"
         for backend in topology.backends
     ]
@@ -45,13 +45,13 @@ def render(topology: Topology) -> dict[str, str]:
         "access_log off;",
         "server_tokens off;",
         f"client_header_timeout {_HEAD_S}s;",
-        # How large a message may be is the matter of the servers.
+        # The servers limit the size of messages.
         "client_max_body_size 0;",
         "map_hash_bucket_size 256;",
         "server_names_hash_bucket_size 128;",
         "",
         "map $http_upgrade $connection_upgrade { default upgrade; '' ''; }",
-        # Who comes back to a session names its server; what a server is called, by its address.
+        # A client that returns to a session names its server. `$address_name` maps an address to a server's name.
         f"map $arg_{PARAMETER} $by_parameter {{ default $arg_{PARAMETER}; '' $by_header; }}",
         f"map $http_{_HEADER} $by_header {{ default $http_{_HEADER}; '' $cookie_{COOKIE}; }}",
         "map $by_parameter $goal {",
@@ -66,7 +66,7 @@ def render(topology: Topology) -> dict[str, str]:
         "    default $address_name;",
         *(f"    to-{backend.name} {backend.name};" for backend in topology.backends),
         "}",
-        # An empty header is not sent.
+        # nginx does not send a header with an empty value.
         "map $request_method:$uri:$route $cookie {",
         "    default '';",
         f'    "~^POST:/sessions:(?<name>.+)$" "{COOKIE}=$name; Path=/; HttpOnly; SameSite=Strict";',
@@ -76,7 +76,7 @@ def render(topology: Topology) -> dict[str, str]:
         "    zone servers 1m;",
         "    least_conn;",
         *(f"    server {backend.place} {fails};" for backend in topology.backends),
-        *([] if topology.backends else ["    server 127.0.0.1:1 down;"]),  # it wants one
+        *([] if topology.backends else ["    server 127.0.0.1:1 down;"]),  # an upstream needs a server
         "}",
         *(f"upstream to-{backend.name} {{ server {backend.place} max_fails=0; }}" for backend in topology.backends),
         "",
@@ -94,12 +94,12 @@ def render(topology: Topology) -> dict[str, str]:
         f"        add_header {HEADER} $route always;",
         "        add_header set-cookie $cookie always;",
         f"        proxy_connect_timeout {max(1, round(topology.connect_timeout_s))}s;",
-        # A call, or a session that is silent, may last for as long as its client and its server like.
+        # Client and server decide how long a call or a silent session may last.
         "        proxy_read_timeout 24d;",
         "        proxy_send_timeout 24d;",
         "        proxy_buffering off;",
         "        proxy_request_buffering off;",
-        # Only what no server has seen: nginx does not repeat a POST that it has begun to send.
+        # Retry only requests that no server has seen: nginx does not repeat a POST after it has begun to send it.
         "        proxy_next_upstream error;",
         "        proxy_next_upstream_tries 3;",
         "    }",
@@ -109,7 +109,7 @@ def render(topology: Topology) -> dict[str, str]:
         http += ["", f"server {{ listen 127.0.0.1:{topology.admin_port}; location / {{ stub_status; }} }}"]
     lines = [
         "worker_processes auto;",
-        # Each session is two of them, and a worker may get all.
+        # Each session needs two connections, and one worker may get all sessions.
         f"worker_rlimit_nofile {2 * topology.max_sessions + _FURTHER_FILES};",
         f"events {{ worker_connections {2 * topology.max_sessions}; }}",
         "http {",

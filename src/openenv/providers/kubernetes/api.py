@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     import httpx
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a Pod finds who it is for the API."""
+"""Folder of a Pod's service account: credentials for the API."""
 REQUEST_S = 30.0
-# A request that fails for a passing reason: how often it is made, and the seconds until it is made again.
+# Attempts of a request that fails for a temporary reason, and the first and longest pause in seconds.
 ATTEMPTS, FIRST_PAUSE_S, LONGEST_PAUSE_S = 5, 0.2, 5.0
 UNAUTHORIZED, TOO_MANY = 401, 429
-# What kr8s writes keys of a kubeconfig to, and leaves behind.
+# Temporary files to which kr8s writes the keys of a kubeconfig, and which it does not remove.
 _COPY = re.compile(rf"{re.escape(tempfile.gettempprefix())}[a-z0-9_]{{8}}")
 
 
 class ApiRefusal(Exception):
-    """An answer that is no success.
+    """A response with an error status.
 
     Attributes:
         status: Its HTTP status.
-        message: What the cluster says.
-        retry_after_s: When it may be asked again, if it says so.
+        message: The cluster's message.
+        retry_after_s: Seconds from its Retry-After header, if it has one.
     """
 
     def __init__(self, status: int, message: str, retry_after_s: float | None = None):
@@ -60,15 +60,15 @@ class ApiUnreachable(Exception):
 
 @contextlib.contextmanager
 def api_errors(what: str, failure: type[ProviderFailed] = ProviderFailed) -> Iterator[None]:
-    """Has what goes wrong with requests be errors of ours.
+    """Translates errors of requests into ours.
 
     Args:
-        what: What is being done, to be followed by "failed".
-        failure: What it is when it would fail again.
+        what: The operation, followed by "failed" in the message.
+        failure: Class of errors that are not temporary.
 
     Raises:
-        ProviderBusy: It failed for a passing reason.
-        ProviderFailed: It would fail again (`failure`).
+        ProviderBusy: A temporary error.
+        ProviderFailed: Any other error, of class `failure`.
     """
     try:
         yield
@@ -93,7 +93,7 @@ KINDS = {
     "Event": ("v1", "events"),
     "Namespace": ("v1", "namespaces"),
 }
-"""Version and path of each kind that is used here."""
+"""API version and path of each kind."""
 MANAGER = "openenv"
 """Field manager of our changes (server-side apply)."""
 # Seconds after which a watch is requested anew, and seconds of silence after that until its connection counts as
@@ -103,20 +103,21 @@ _NOT_FOUND, _CONFLICT, _GONE = 404, 409, 410
 
 
 class WatchExpired(Exception):
-    """What is watched has to be listed again: the cluster remembers no more what has happened since."""
+    """The version of a watch is too old for the cluster: list the objects again."""
 
 
 class KubernetesCluster:
     """The API of a cluster, and the objects of one namespace. Belongs to one event loop.
 
     Args:
-        namespace: The namespace; None takes the one of the context, or of the Pod that this runs in.
-        kubeconfig: File that says where the cluster is; None: KUBECONFIG, ~/.kube/config, or the Pod's own account.
+        namespace: The namespace; None takes that of the context, or of the Pod that this process runs in.
+        kubeconfig: File with the cluster's address and credentials; None: KUBECONFIG, ~/.kube/config, or the Pod's
+            service account.
         context: Context of that file; None: its current one.
 
     Attributes:
-        reached: Whether there ever was a connection to a cluster.
-        version: The version that it says it has; "" before there was one.
+        reached: Whether a connection to a cluster has ever succeeded.
+        version: The cluster's version; "" before the first connection.
     """
 
     def __init__(self, namespace: str | None, kubeconfig: str | Path | None, context: str | None):
@@ -129,7 +130,7 @@ class KubernetesCluster:
         self.version = ""
 
     async def namespace(self) -> str:
-        """The namespace that is meant where none is said."""
+        """The default namespace."""
         if self._namespace is None:
             self._namespace = str((await self._connected()).auth.namespace)
         return self._namespace
@@ -143,11 +144,11 @@ class KubernetesCluster:
         headers: Mapping[str, str] | None = None,
         attempts: int = ATTEMPTS,
     ) -> str:
-        """What the cluster answers; asked again while it fails for a passing reason.
+        """The body of a successful response. Retries after temporary errors.
 
         Raises:
-            ApiRefusal: With something else.
-            ApiUnreachable: With nothing.
+            ApiRefusal: The response has an error status.
+            ApiUnreachable: There is no response.
         """
         content = None if body is None else json.dumps(body)
         more: dict[str, Any] = {"params": dict(params or {}), "headers": dict(headers or {}), "content": content}
@@ -164,7 +165,7 @@ class KubernetesCluster:
         raise AssertionError("an attempt returns or raises")
 
     async def aclose(self) -> None:
-        """Ends its connections. It may be used again."""
+        """Closes its connections. The next request opens new ones."""
         async with self._connecting:
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -176,7 +177,7 @@ class KubernetesCluster:
         A cancelled caller waits until it is known whether the object exists, so that it can be deleted.
 
         Raises:
-            LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
+            LaunchFailed: The cluster refuses it (`ProviderBusy`: for a temporary reason).
         """
         kind, metadata = manifest["kind"], manifest["metadata"]
 
@@ -193,7 +194,7 @@ class KubernetesCluster:
             return await run_to_completion(created())
 
     async def apply(self, manifest: Manifest) -> Manifest:
-        """Has an object be as a manifest says, whether it is there or not (server-side apply).
+        """Creates or changes an object to match a manifest (server-side apply).
 
         Raises:
             LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
@@ -212,7 +213,7 @@ class KubernetesCluster:
         """An object; None where there is none.
 
         Raises:
-            ProviderFailed: The cluster does not say.
+            ProviderFailed: The request failed.
         """
         with api_errors(f"looking at {kind} {name}"):
             try:
@@ -223,30 +224,30 @@ class KubernetesCluster:
                 raise
 
     async def find(self, kind: str, **selectors: str) -> tuple[list[Manifest], str]:
-        """Objects of a kind, and the version of the whole, from which changes can be watched.
+        """Objects of a kind, and the version of the list, from which changes can be watched.
 
         Args:
             kind: The kind.
-            selectors: `labelSelector` and `fieldSelector`, as the API has them.
+            selectors: `labelSelector` and `fieldSelector` of the API.
 
         Raises:
-            ProviderFailed: The cluster does not say.
+            ProviderFailed: The request failed.
         """
         with api_errors(f"looking for {KINDS[kind][1]}"):
             found = await self._answer("GET", await self._path(kind), params=selectors)
         return found.get("items") or [], found.get("metadata", {}).get("resourceVersion", "")
 
     async def delete(self, kind: str, name: str, *, uid: str | None = None, grace_s: int | None = None) -> None:
-        """Deletes an object, and what it has made. It need not be there.
+        """Deletes an object and its dependents. No error if it does not exist.
 
         Args:
             kind: The kind.
             name: Its name.
-            uid: Only if it is this one, and not another of its name.
-            grace_s: Seconds that a Pod has to end; None: as it says itself. With 0, it is forgotten at once.
+            uid: Deletes only the object with this uid, not another one of the same name.
+            grace_s: Grace period of a Pod; None: that of its manifest. With 0, the API removes it at once.
 
         Raises:
-            ProviderFailed: The cluster does not do it.
+            ProviderFailed: The cluster does not delete it.
         """
         body: Manifest = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if uid is not None:
@@ -261,7 +262,7 @@ class KubernetesCluster:
                     raise
 
     async def log(self, pod: str, lines: int) -> str:
-        """The last lines of a Pod's log; "" where there is none to be had."""
+        """The last lines of a Pod's log; "" where it cannot be read."""
         params = {"tailLines": str(lines)}
         try:
             text = await self.text("GET", await self._path("Pod", f"{pod}/log"), params=params, attempts=2)
@@ -270,14 +271,14 @@ class KubernetesCluster:
         return text.rstrip()
 
     async def warnings(self, name: str) -> list[str]:
-        """What the cluster warns of about an object, the latest last; [] where it does not say."""
+        """Messages of warning events of an object, the latest last; [] where they cannot be read."""
         try:
             events, _ = await self.find("Event", fieldSelector=f"involvedObject.name={name},type=Warning")
         except ProviderFailed:
             return []
 
         def age(event: Manifest) -> tuple[str, bool, int]:
-            # Times are in seconds, and "BackOff" says less than what went before.
+            # Event times have seconds only; of equal times, "BackOff" is the least informative event.
             when = event.get("lastTimestamp") or event.get("eventTime") or ""
             version = event.get("metadata", {}).get("resourceVersion", "")
             return when, event.get("reason") != "BackOff", int(version) if version.isdigit() else 0
@@ -286,11 +287,11 @@ class KubernetesCluster:
         return [f"{event.get('reason')}: {event.get('message')}" for event in events]
 
     async def watch(self, kind: str, since: str, **selectors: str) -> AsyncGenerator[tuple[str, Manifest]]:
-        """What happens to objects of a kind, until the question has to be asked anew.
+        """Changes of objects of a kind, until the watch ends and has to be requested again.
 
         Args:
             kind: The kind.
-            since: A version that `find` or an object had.
+            since: A version from `find` or of an object.
             selectors: As for `find`.
 
         Yields:
@@ -298,7 +299,7 @@ class KubernetesCluster:
 
         Raises:
             WatchExpired: That version is too old.
-            ProviderFailed: The cluster does not say.
+            ProviderFailed: The request failed.
         """
         params = {
             **selectors,
@@ -324,16 +325,16 @@ class KubernetesCluster:
     async def road_to(
         self, pod: str, port: int, refused: Mapping[str, Any] | None = None
     ) -> tuple[str, Mapping[str, Any]]:
-        """The address of a WebSocket that leads to a port of a Pod, and what `websockets.connect` needs for it.
+        """The URL of a WebSocket to a port of a Pod, and the arguments of `websockets.connect` for it.
 
         Args:
             pod: The Pod.
             port: Its port.
-            refused: What was needed before, and was not let in: credentials are looked for anew, once for all who
-                say so.
+            refused: Arguments from an earlier call that the cluster has refused: credentials are then loaded again,
+                once for all callers.
 
         Raises:
-            ProviderFailed: The cluster is not to be found.
+            ProviderFailed: The cluster cannot be found.
         """
         with api_errors(f"reaching Pod {pod}"):
             path = await self._path("Pod", f"{pod}/portforward?ports={port}")
@@ -347,7 +348,7 @@ class KubernetesCluster:
     async def _asked(
         self, method: str, path: str, more: Mapping[str, Any], stream: bool = False
     ) -> AsyncGenerator[httpx.Response]:
-        """A success, read unless it is to `stream`. Credentials that have ended are looked for anew."""
+        """A successful response, read unless `stream`. Expired credentials are loaded again."""
         connection = await self._connected()
         try:
             answer = await _sent(connection, method, path, more)
@@ -382,8 +383,8 @@ class KubernetesCluster:
         began, account = time.time(), str(SERVICE_ACCOUNT)
         try:
             async with asyncio.timeout(REQUEST_S):
-                # One for us alone, and for its credentials alone. What kr8s shares is closed by any of those who have
-                # it, and connections of requests that fail, or are let in anew at one time, are left open by it.
+                # A separate instance, for its credentials only. Any user of a shared kr8s instance may close it, and
+                # kr8s leaks connections of failed requests and of concurrent logins.
                 auth = await kr8s.asyncio.Api(
                     bypass_factory=True, kubeconfig=self._kubeconfig, context=self._context, serviceaccount=account
                 ).auth
@@ -392,7 +393,7 @@ class KubernetesCluster:
             raise ProviderFailed(
                 f"no Kubernetes cluster is known: give kubeconfig and context, or set KUBECONFIG ({error})"
             ) from None
-        except Exception as error:  # noqa: BLE001 - kr8s raises what its libraries do
+        except Exception as error:  # noqa: BLE001 - kr8s passes on exceptions of its libraries
             raise _unanswered(error) from None
         _remove_copies(auth, began)
         connection = _ApiConnection.to(auth, tls)
@@ -412,7 +413,7 @@ class KubernetesCluster:
         return decoded(await self.text(method, path, *more, **settings))
 
     async def _path(self, kind: str, name: str = "") -> str:
-        """Where the API has an object, or all of a kind without a name."""
+        """The API path of an object; without a name, that of its kind."""
         version, plural = KINDS[kind]
         base = "api" if version == "v1" else "apis"
         where = "" if kind == "Namespace" else f"namespaces/{await self.namespace()}/"
@@ -421,12 +422,12 @@ class KubernetesCluster:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ApiConnection:
-    """A way to the cluster.
+    """A connection to the cluster.
 
     Attributes:
-        auth: What kr8s knows of it.
-        client: What makes requests there.
-        options: What `websockets.connect` needs.
+        auth: Address and credentials, as kr8s has loaded them.
+        client: Its HTTP client.
+        options: Arguments of `websockets.connect`.
     """
 
     auth: Any
@@ -435,7 +436,7 @@ class _ApiConnection:
 
     @classmethod
     def to(cls, auth: Any, tls: ssl.SSLContext | bool) -> _ApiConnection:
-        """One with certain credentials."""
+        """A connection with these credentials."""
         import httpx
 
         headers = {"Authorization": f"Bearer {auth.token.strip()}"} if auth.token else {}
@@ -458,7 +459,7 @@ class _ApiConnection:
 
 
 def decoded(text: str) -> dict[str, Any]:
-    """The object that an answer is. Raises `ApiUnreachable` if it is none: the cluster did not answer."""
+    """Parses a JSON object. Raises `ApiUnreachable` for any other text: it does not come from a cluster."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -469,7 +470,7 @@ def decoded(text: str) -> dict[str, Any]:
 
 
 async def _sent(connection: _ApiConnection, method: str, path: str, more: Mapping[str, Any]) -> httpx.Response:
-    """The beginning of an answer."""
+    """Sends a request; returns the response with its body unread."""
     name = connection.auth.tls_server_name
     request = connection.client.build_request(
         method, path, **more, extensions={"sni_hostname": name} if name else None
@@ -478,7 +479,7 @@ async def _sent(connection: _ApiConnection, method: str, path: str, more: Mappin
 
 
 def _check(answer: httpx.Response) -> None:
-    """Raises `ApiRefusal` for an answer, read by now, that is no success."""
+    """Raises `ApiRefusal` for a response with an error status. The body must have been read."""
     if answer.is_success:
         return
     try:
@@ -491,7 +492,7 @@ def _check(answer: httpx.Response) -> None:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What httpx raises where there is no answer; RuntimeError from a client that was closed meanwhile."""
+    """Errors of httpx without a response; RuntimeError comes from a client that was closed during the request."""
     import httpx
 
     return httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, RuntimeError
@@ -502,7 +503,7 @@ def _unanswered(error: BaseException) -> ApiUnreachable:
 
 
 def _remove_copies(auth: Any, since: float) -> None:
-    """Removes what kr8s has written keys to, once they are read."""
+    """Removes the temporary files to which kr8s has written keys, after they were read."""
     for name in ("client_key_file", "client_cert_file", "server_ca_file"):
         path = Path(str(getattr(auth, name, None) or ""))
         if path.parent == Path(tempfile.gettempdir()) and _COPY.fullmatch(path.name):

@@ -1,4 +1,4 @@
-"""Build manifests from a workload. Pure: nothing here talks to a cluster."""
+"""Build manifests from a workload. Pure functions: no requests to a cluster."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, Self
 from ...errors import UsageError
 from ..spec import CONTAINER_PORT, LaunchSpec, Resources
 
-# Seconds until a whole cluster knows that a Pod takes no new connections any more.
+# Seconds until all nodes have stopped sending new connections to a terminating Pod.
 SETTLE_S = 5
-# Seconds that a server needs beyond the grace of its sessions, for calls that run and for its own end.
+# Seconds that a server needs beyond the grace period of its sessions, for running calls and its own shutdown.
 BEYOND_GRACE_S = 15
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]i?|Ki)?")
-# Options that are no words and no switches.
+# Types of the options that are neither strings nor booleans.
 _KINDS: Mapping[Any, tuple[str, ...]] = {
     Mapping: ("node_selector", "labels", "annotations", "requests", "callers", "pod", "container"),
     Sequence: ("pull_secrets", "tolerations", "writable"),
@@ -46,14 +46,14 @@ class PodOptions:
         restart: Whether the kubelet restarts a server that has ended.
         lifetime_s: Seconds after which the cluster ends a Pod, so that none is forgotten; None: never. Only of
             single Pods.
-        policy: Whether a NetworkPolicy lets in connections to the server's port alone, and none out.
-        callers: Labels of the Pods, of the same namespace, that may connect; None: all. Only with `policy`.
-        egress: Whether servers may connect to others. Only with `policy`.
-        prepull: Whether the image is kept on every node, by a DaemonSet.
+        policy: Whether a NetworkPolicy allows only incoming connections, and only to the server's port.
+        callers: Labels of Pods in the same namespace that may connect; None: all may. Only with `policy`.
+        egress: Whether servers may open connections. Only with `policy`.
+        prepull: Whether a DaemonSet keeps the image on every node.
         start_s: Seconds for a server to answer; after that, the kubelet restarts its container.
-        pod: Merged into the Pod's specification: lists are added to.
-        container: Merged into the container, likewise.
-        local_port: Port of this machine that the first server is forwarded to; None takes a free one.
+        pod: Merged into the Pod's specification; lists are appended.
+        container: Merged into the container in the same way.
+        local_port: Local port that is forwarded to the first server; None takes a free one.
     """
 
     runtime_class: str | None = None
@@ -67,7 +67,7 @@ class PodOptions:
     gpu_resource: str = "nvidia.com/gpu"
     user: int | None = 10001
     read_only: bool = True
-    writable: Sequence[str] = ("/tmp",)  # noqa: S108 - of the container
+    writable: Sequence[str] = ("/tmp",)  # noqa: S108 - in the container
     restart: bool = False
     lifetime_s: int | None = None
     policy: bool = True
@@ -110,19 +110,19 @@ class PodOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWorkload:
-    """Servers of one image, alike but for their names.
+    """Servers of one image that differ only in their names.
 
     Attributes:
-        name: Of what belongs to all of them together.
+        name: Name of their shared objects.
         image: The image.
-        command: What runs in place of the image's own command; None: that.
+        command: Command in place of the image's own; None: the image's.
         port: Port that a server listens on.
-        selector: Labels that its Pods have and no others.
-        labels: Labels of everything that belongs to it, those among them.
-        variables: Environment variables, secrets among them.
-        resources: What one server may use; GPUs are those of one.
-        options: What only Kubernetes knows.
-        owner: Metadata of the Pod with which the cluster removes all of this; None: nothing does.
+        selector: Labels that only its Pods have.
+        labels: Labels of all of its objects, including those of `selector`.
+        variables: Environment variables, including secrets.
+        resources: Limits of one server, including its GPUs.
+        options: Options of Kubernetes.
+        owner: Metadata of the Pod that owns all objects: the cluster removes them with it; None: no owner.
     """
 
     name: str
@@ -151,10 +151,10 @@ class PodWorkload:
         labels: Mapping[str, str],
         variables: Mapping[str, str],
     ) -> Self:
-        """The workload that a specification asks for.
+        """The workload of a specification.
 
         Raises:
-            UsageError: An option of no such value, or a variable of no such name.
+            UsageError: An invalid option, or an invalid name of a variable.
         """
         resources = spec.resources
         return cls(
@@ -174,7 +174,7 @@ class PodWorkload:
         """Seconds that its sessions have to end by themselves.
 
         Raises:
-            UsageError: The variable that says so is no number.
+            UsageError: The variable with this value is not a number.
         """
         text = self.variables.get("OPENENV_GRACE_S", "30")
         try:
@@ -184,22 +184,22 @@ class PodWorkload:
 
     @property
     def settle_s(self) -> int:
-        """Seconds between the decision to end a Pod and the moment its server hears of it."""
+        """Seconds between the deletion of a Pod and SIGTERM to its server."""
         return SETTLE_S if self.grace_s else 0
 
     @property
     def termination_s(self) -> int:
-        """Seconds after which a Pod that is to end is killed: later than its server ends by itself."""
+        """Termination grace period of a Pod: longer than its server needs to end by itself."""
         return int(self.grace_s) + self.settle_s + BEYOND_GRACE_S
 
 
 def processors(number: float) -> str:
-    """So many processors, as Kubernetes writes it itself: so that nothing differs when it is compared."""
+    """A number of processors in the form that Kubernetes writes: a comparison then shows no difference."""
     return str(int(number)) if number == int(number) else f"{round(number * 1000)}m"
 
 
 def size(number: int) -> str:
-    """So many bytes, likewise."""
+    """A number of bytes in the form that Kubernetes writes."""
     for unit, each in (("Gi", 1024**3), ("Mi", 1024**2), ("Ki", 1024)):
         if number % each == 0:
             return f"{number // each}{unit}"
@@ -212,8 +212,8 @@ CONTAINER = "server"
 PORT_NAME = "http"
 HEALTH, READY = "/health", "/ready"
 SESSIONS_METRIC = "openenv_slots_held"
-"""What an autoscaler goes by: sessions of a Pod, as its /metrics tells."""
-# Seconds between two looks, and how many must fail, until the server is started anew; or gets no new connections.
+"""Metric of the autoscaler: sessions of a Pod, from its /metrics."""
+# Period of the probes in seconds, and failures until a restart (liveness) or until new connections stop (readiness).
 LIVENESS_S, LIVENESS_FAILURES = 10, 6
 READINESS_S, READINESS_FAILURES = 5, 2
 STARTUP_S = 1
@@ -233,7 +233,7 @@ def manifest(kind: str, version: str, workload: PodWorkload, name: str | None = 
 
 
 def namespace(name: str) -> Manifest:
-    """A namespace in which no Pod may do more than ours ask for (the Pod security standard "restricted")."""
+    """A namespace that enforces the Pod security standard "restricted"."""
     labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
@@ -246,7 +246,7 @@ def secret(workload: PodWorkload) -> Manifest:
 
 
 def pod(workload: PodWorkload, name: str) -> Manifest:
-    """One server."""
+    """The Pod of one server."""
     spec = _pod_spec(workload)
     spec["restartPolicy"] = "Always" if workload.options.restart else "Never"
     if workload.options.lifetime_s is not None:
@@ -255,11 +255,11 @@ def pod(workload: PodWorkload, name: str) -> Manifest:
 
 
 def deployment(workload: PodWorkload, replicas: int | None) -> Manifest:
-    """Servers that are replaced when they end, and one after the other when the image changes.
+    """A Deployment: it replaces servers that end, and replaces them one by one when the image changes.
 
     Args:
-        workload: What runs.
-        replicas: How many; None leaves it to an autoscaler.
+        workload: The servers.
+        replicas: Number of servers; None leaves it to an autoscaler.
     """
     labels = {**workload.options.labels, **workload.labels}
     template: Manifest = {"metadata": {"labels": labels}, "spec": _pod_spec(workload)}
@@ -267,7 +267,7 @@ def deployment(workload: PodWorkload, replicas: int | None) -> Manifest:
         template["metadata"]["annotations"] = dict(workload.options.annotations)
     spec: Manifest = {
         "selector": {"matchLabels": dict(workload.selector)},
-        # A new server first: those that drain may have sessions for as long as the grace.
+        # Start the new server first: a draining one may keep its sessions for the whole grace period.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "progressDeadlineSeconds": math.ceil(workload.options.start_s) + 300,
         "template": template,
@@ -278,13 +278,13 @@ def deployment(workload: PodWorkload, replicas: int | None) -> Manifest:
 
 
 def service(workload: PodWorkload) -> Manifest:
-    """One address for all servers, each connection to any of them."""
+    """A Service: one address for all servers; each connection goes to any of them."""
     port = {"name": PORT_NAME, "port": workload.port, "targetPort": PORT_NAME, "protocol": "TCP"}
     return manifest("Service", "v1", workload, spec={"selector": dict(workload.selector), "ports": [port]})
 
 
 def headless_service(workload: PodWorkload) -> Manifest:
-    """A name that stands for the addresses of all servers that are ready: for a gateway, which knows them apart."""
+    """A headless Service: its name resolves to the addresses of all ready servers, for a gateway."""
     found = service(workload)
     found["metadata"]["name"] = f"{workload.name}-servers"
     found["spec"] |= {"clusterIP": "None"}
@@ -292,13 +292,13 @@ def headless_service(workload: PodWorkload) -> Manifest:
 
 
 def autoscaler(workload: PodWorkload, least: int, most: int, sessions: int) -> Manifest:
-    """As many servers as there are sessions for.
+    """A HorizontalPodAutoscaler by number of sessions.
 
     Args:
-        workload: What runs, as a `deployment`.
-        least: Servers at least.
-        most: Servers at most.
-        sessions: Sessions that each is to have, on average.
+        workload: The servers of a `deployment`.
+        least: Minimum of servers.
+        most: Maximum of servers.
+        sessions: Target of sessions per server, on average.
     """
     target = {"type": "AverageValue", "averageValue": str(sessions)}
     spec = {
@@ -308,7 +308,7 @@ def autoscaler(workload: PodWorkload, least: int, most: int, sessions: int) -> M
         "metrics": [{"type": "Pods", "pods": {"metric": {"name": SESSIONS_METRIC}, "target": target}}],
         "behavior": {
             "scaleUp": {"policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]},
-            # Between two rollouts of a trainer there are no sessions for a while, and soon there are as many again.
+            # A trainer has no sessions between two rollouts, and soon needs as many again: scale down slowly.
             "scaleDown": {
                 "stabilizationWindowSeconds": 300,
                 "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}],
@@ -319,7 +319,7 @@ def autoscaler(workload: PodWorkload, least: int, most: int, sessions: int) -> M
 
 
 def disruption_budget(workload: PodWorkload) -> Manifest:
-    """No more than one server at a time makes way for work on the nodes."""
+    """A PodDisruptionBudget: the cluster evicts one server at a time at most."""
     spec = {
         "maxUnavailable": 1,
         "selector": {"matchLabels": dict(workload.selector)},
@@ -329,7 +329,7 @@ def disruption_budget(workload: PodWorkload) -> Manifest:
 
 
 def network_policy(workload: PodWorkload) -> Manifest:
-    """Connections to the port of the servers, and no others. (What the cluster's network enforces, if it does.)"""
+    """A NetworkPolicy that allows only connections to the servers' port, if the cluster's network enforces it."""
     options = workload.options
     into: Manifest = {"ports": [{"port": workload.port, "protocol": "TCP"}]}
     if options.callers is not None:
@@ -344,7 +344,7 @@ def network_policy(workload: PodWorkload) -> Manifest:
 
 
 def prepull(workload: PodWorkload) -> Manifest:
-    """Has every node that may run a server pull its image beforehand, and keep it."""
+    """A DaemonSet that makes all nodes for servers pull the image in advance, and keep it."""
     name = f"{workload.name}-image"
     match = {"openenv.image": workload.name}
     container = {
@@ -362,7 +362,7 @@ def prepull(workload: PodWorkload) -> Manifest:
     found["spec"] = {
         "selector": {"matchLabels": match},
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
-        # None of the labels that servers and their owner are found by.
+        # Without the labels by which servers and their owner are found.
         "template": {"metadata": {"labels": match}, "spec": spec},
     }
     return found
@@ -382,14 +382,14 @@ def _pod_spec(workload: PodWorkload) -> Manifest:
 
 
 def _place(workload: PodWorkload) -> Manifest:
-    """Where Pods run, and as whom."""
+    """Placement and identity of the Pods."""
     options = workload.options
     identity: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if options.user is not None:
         identity |= {"runAsUser": options.user, "runAsGroup": options.user, "fsGroup": options.user}
     place: Manifest = {
         "automountServiceAccountToken": False,
-        # Variables of other services' addresses would be taken for settings: OPENENV_...
+        # Variables with addresses of other services (OPENENV_...) would be read as settings.
         "enableServiceLinks": False,
         "securityContext": identity,
     }
@@ -473,7 +473,7 @@ def _resources(workload: PodWorkload) -> Manifest:
 
 
 def _merged(base: Mapping[str, Any], more: Mapping[str, Any]) -> Manifest:
-    """Both: mappings by their keys, lists one after the other, and of all else the second."""
+    """Merges two manifests: mappings by key, lists appended; of other values the second one wins."""
     found = dict(base)
     for name, value in more.items():
         there = found.get(name)

@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 
 
 class PodWatch:
-    """Follows Pods by their labels. Belongs to one event loop.
+    """Watches Pods by their labels. Belongs to one event loop.
 
     Args:
         cluster: The cluster of the Pods.
@@ -49,12 +49,12 @@ class PodWatch:
         self._deaf_since = 0.0
 
     def start(self) -> None:
-        """Begins to follow, if it does not yet."""
+        """Starts the watch, unless it runs."""
         if self._following is None or self._following.done():
             self._following = asyncio.ensure_future(self._follow())
 
     async def stop(self) -> None:
-        """Follows no longer, and forgets."""
+        """Stops the watch, and forgets the Pods."""
         following, self._following = self._following, None
         if following is not None:
             following.cancel()
@@ -75,20 +75,20 @@ class PodWatch:
             self._tell()
 
     async def until(self, holds: Callable[[], bool], limit_s: float) -> bool:
-        """Waits for something to hold; asks again whenever a Pod has changed.
+        """Waits until `holds` returns True; calls it after each change of a Pod.
 
         Returns:
-            Whether it does, within `limit_s` seconds.
+            Whether it does within `limit_s` seconds.
 
         Raises:
-            ProviderFailed: The cluster has been silent for long.
+            ProviderFailed: The cluster has been silent for too long.
         """
         try:
             async with asyncio.timeout(limit_s):
                 while not holds():
                     self.check()
                     changed = self._changed
-                    # Looks up without a change, too: the silence may have lasted long enough.
+                    # Wake up without a change, too, to check the silence of the cluster.
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(LONGEST_PAUSE_S):
                             await changed.wait()
@@ -99,7 +99,7 @@ class PodWatch:
     def check(self) -> None:
         """Raises `ProviderFailed` if the cluster has been silent too long: the state of the Pods is unknown then."""
         if self._following is not None and self._following.done():
-            self._following.result()  # a fault of this module
+            self._following.result()  # raises an error of this module
         if self._trouble is not None and asyncio.get_running_loop().time() - self._deaf_since > PATIENCE_S:
             raise self._trouble
 
@@ -156,18 +156,18 @@ _HOPELESS = {
     "RunContainerError",
     "CrashLoopBackOff",
 }
-# What their messages say where the kubelet only waits for others, and will try again: after a stall, for one.
+# Messages with these reasons that are temporary: the kubelet will retry, for instance after a stall.
 _PASSING = ("failed to sync ", "timed out", "deadline exceeded")
 
 
 def end_of(pod: PodManifest) -> str | None:
-    """Why a Pod is no server, and will never be one, as the words after "the server"; None: it is, or may be.
+    """Why a Pod has failed for good, as the words after "the server"; None: it runs, or may still run.
 
-    That there is no node for it is not among the reasons: see `unplaced`.
+    A Pod without a node is not covered here: see `unplaced`.
     """
     status = pod.get("status", {})
     if status.get("phase") == "Failed" and status.get("reason"):
-        # An eviction, or a time that is over: containers are stopped for it, and may end with exit code 0.
+        # An eviction or an exceeded deadline: the containers are stopped, and may end with exit code 0.
         return f"was ended by the cluster ({_because(status)})"
     restarts = pod.get("spec", {}).get("restartPolicy") == "Always"
     for container in _containers(pod):
@@ -183,7 +183,7 @@ def end_of(pod: PodManifest) -> str | None:
 
 
 def unplaced(pod: PodManifest) -> str | None:
-    """Why no node takes a Pod, as the words after "the server"; None where one has, or it was not looked for yet."""
+    """Why no node takes a Pod, as the words after "the server"; None if one has, or it was not scheduled yet."""
     condition = _condition(pod, "PodScheduled")
     if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
         return f"finds no node that takes it (Unschedulable: {condition.get('message', 'no reason given')})"
@@ -199,7 +199,7 @@ def address_of(pod: PodManifest) -> str | None:
 
 
 def never_ran(pod: PodManifest) -> bool:
-    """Whether none of its containers has been started yet."""
+    """Whether none of its containers has started yet."""
     states = [{**each.get("state", {}), **each.get("lastState", {})} for each in _containers(pod)]
     return not any("running" in state or "terminated" in state for state in states)
 
@@ -207,7 +207,7 @@ def never_ran(pod: PodManifest) -> bool:
 def _end_of_container(container: PodManifest, restarts: bool) -> str | None:
     state = container.get("state", {})
     if "terminated" in state:
-        # One that is started again is between two lives. An init container that did its work is no end of anything.
+        # A container that restarts is between two runs. A completed init container is no failure.
         return None if restarts or container.get("ready") else _ended(state["terminated"])
     waiting = state.get("waiting", {})
     reason = waiting.get("reason")
@@ -239,29 +239,28 @@ def _because(part: PodManifest) -> str:
     return ": ".join(part[name] for name in ("reason", "message") if part.get(name))
 
 
-# Each message is of a channel, which its first byte names: data, or what went wrong. The first message of each says
-# its port and nothing else.
+# The first byte of each message is its channel: data or errors. The first message of each channel has only its port.
 _PROTOCOL = Subprotocol("v4.channel.k8s.io")
 _DATA, _ERROR = 0, 1
 PIECE = 256 * 1024
 CONNECT_S = 10.0
 FORBIDDEN = 403
-# Bytes of a refusal that an error repeats.
+# Bytes of a refusal's body that an error repeats.
 MOST_SAID = 1000
 
 
 class PortForward:
-    """Takes connections on a loopback port and passes their bytes to a Pod and back: one WebSocket each.
+    """Forwards connections on a loopback port to a Pod, each over its own WebSocket.
 
-    What kr8s has for this asks a cluster again without a pause, and for ever, when the Pod is gone.
+    The port forward of kr8s is not used: it retries without a pause or a limit when the Pod is gone.
 
     Args:
-        cluster: Where the Pod is.
+        cluster: The cluster of the Pod.
         pod: Its name. It need not run yet: connections are closed until it does.
         port: Its port.
 
     Attributes:
-        refusal: Why the cluster refused the last connection; None where it made one.
+        refusal: Why the cluster refused the last connection; None if it succeeded.
     """
 
     def __init__(self, cluster: KubernetesCluster, pod: str, port: int):
@@ -273,7 +272,7 @@ class PortForward:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, local_port: int | None = None) -> int:
-        """Listens; the port.
+        """Starts to listen; returns the port.
 
         Raises:
             LaunchFailed: The port is taken.
@@ -286,7 +285,7 @@ class PortForward:
         return port
 
     async def stop(self) -> None:
-        """Ends all connections. May be called repeatedly."""
+        """Stops listening and ends all connections. May be called repeatedly."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
@@ -311,7 +310,7 @@ class PortForward:
 
                     await first_of(asyncio.ensure_future(outward()), asyncio.ensure_future(_inward(there, writer)))
         except asyncio.CancelledError:
-            writer.transport.abort()  # by `stop`: what a client does not read would hold it up for ever
+            writer.transport.abort()  # by `stop`: a client that does not read would block a clean close forever
         finally:
             self._connections.discard(connection)
             writer.close()
@@ -343,7 +342,7 @@ def _refusal(answer: InvalidStatus) -> ConnectionRefusal:
         said = body[:MOST_SAID].decode("utf-8", "replace").strip() or "no reason given"
     reason = f"the cluster's API answers {status} to a port-forward: {said}"
     if status != FORBIDDEN:
-        return ConnectionRefusal(reason, lasting=False)  # credentials may be renewed, and a kubelet may come back
+        return ConnectionRefusal(reason, lasting=False)  # temporary: renewed credentials, a restarted kubelet
     return ConnectionRefusal(
         f"{reason} (the role of this account needs create and get of pods/portforward)", lasting=True
     )
@@ -357,7 +356,7 @@ async def _dial(url: str, needed: Mapping[str, Any]) -> ClientConnection:
         max_size=None,
         open_timeout=CONNECT_S,
         close_timeout=1.0,
-        ping_interval=None,  # the conversations inside have their own
+        ping_interval=None,  # the forwarded connections have their own pings
         **needed,
     )
 

@@ -29,26 +29,26 @@ from .api import SERVICE_ACCOUNT, KubernetesCluster, Manifest
 from .manifests import PodOptions, PodWorkload
 from .pods import PodWatch, PortForward, address_of, end_of, never_ran, unplaced
 
-# Seconds between two looks whether a Pod is gone, at first and at most.
+# Seconds between two checks that a Pod is gone, at first and at most.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
-# The same for one that is watched.
+# The same for a watched Pod.
 GLANCE_S = 5.0
-# Seconds for a Pod to be gone, beyond those that it has for its end; and when it is only to be forgotten.
+# Seconds until a Pod is gone, beyond its grace period; and after a forced deletion.
 BEYOND_END_S, FORGET_S = 10.0, 10.0
-# For so long at most, the first Pod waits for the list of those that there are: then none has to be asked about.
+# Maximum of seconds that the first Pod waits for the list of existing Pods, which saves a request for each Pod.
 LISTING_S = 5.0
 
 
 class ClusterAccess:
-    """A cluster, and what it tells of the Pods of this process. Belongs to one event loop.
+    """A cluster, and a watch of the Pods of this process. Belongs to one event loop.
 
     Args:
         namespace, kubeconfig, context: As for `KubernetesCluster`.
 
     Attributes:
         loop: The event loop.
-        deployments: What has servers there; without any, nothing is watched and no connection is kept
-            beyond a visit.
+        deployments: The deployments with servers there. Without any, there is no watch, and connections last only
+            for a visit.
     """
 
     def __init__(self, namespace: str | None, kubeconfig: str | Path | None, context: str | None):
@@ -59,18 +59,18 @@ class ClusterAccess:
         self._visits = 0
 
     def enter(self, deployment: Deployment) -> None:
-        """Watches the Pods of a deployment from now on."""
+        """Starts to watch the Pods of a deployment."""
         self.deployments.add(deployment)
         self.watch.start()
 
     async def leave(self, deployment: Deployment) -> None:
-        """Watches a deployment no longer."""
+        """Stops watching a deployment."""
         self.deployments.discard(deployment)
         await self._disconnect()
 
     @contextlib.asynccontextmanager
     async def visit(self) -> AsyncIterator[KubernetesCluster]:
-        """The cluster, for what belongs to no deployment of this process."""
+        """The cluster, for calls outside of this process's deployments."""
         self._visits += 1
         try:
             yield self.cluster
@@ -79,10 +79,10 @@ class ClusterAccess:
             await self._disconnect()
 
     async def look(self, name: str) -> Manifest | None:
-        """A Pod of this process, as far as is known; None if it is gone.
+        """The last known manifest of a Pod of this process; None if it is gone.
 
         Raises:
-            ProviderFailed: The cluster has been silent for long.
+            ProviderFailed: The cluster has been silent for too long.
         """
         self.watch.check()
         known, losses = self.watch.pods.get(name), self.watch.losses
@@ -93,16 +93,16 @@ class ClusterAccess:
         return known
 
     async def create(self, manifest: Manifest) -> None:
-        """Creates a Pod, and knows of it from then on. Raises as `KubernetesCluster.create` does."""
+        """Creates a Pod and adds it to the watched ones. Raises as `KubernetesCluster.create` does."""
         await self.watch.until(lambda: self.watch.listed, LISTING_S)
         losses = self.watch.losses
         self.watch.note(await self.cluster.create(manifest), losses)
 
     async def remove(self, name: str, termination_s: float, uid: str | None = None) -> None:
-        """Deletes a Pod and waits until it is gone. One that does not end is forgotten.
+        """Deletes a Pod and waits until it is gone; forces the deletion of a Pod that does not end.
 
         Raises:
-            ProviderFailed: It is still there.
+            ProviderFailed: It still exists.
         """
         for grace_s, patience_s in ((None, termination_s + BEYOND_END_S), (0, FORGET_S)):
             await self.cluster.delete("Pod", name, uid=uid, grace_s=grace_s)
@@ -111,7 +111,7 @@ class ClusterAccess:
         raise ProviderFailed(f"Pod {name} was deleted, and is still there: look at its finalizers")
 
     async def own_pod(self) -> Manifest | None:
-        """The Pod that this process runs in, if it is in the same namespace: to be named as an owner."""
+        """The Pod that this process runs in, if it is in the same namespace: owner references need that."""
         try:
             here = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
         except OSError:
@@ -142,23 +142,25 @@ class ClusterAccess:
 
 @dataclass(eq=False)
 class SharedObjects:
-    """A Secret, perhaps a NetworkPolicy and a DaemonSet: made before the first server, removed after the last.
+    """The shared objects of a deployment: a Secret, perhaps a NetworkPolicy and a DaemonSet.
+
+    They are created before the first server and removed after the last.
 
     Attributes:
-        workload: What they belong to.
+        workload: The workload of the deployment.
     """
 
     workload: PodWorkload
     _making: asyncio.Lock = field(default_factory=asyncio.Lock)
-    # What may be on the cluster.
+    # Objects that may exist on the cluster.
     _there: list[Manifest] = field(default_factory=list)
     _made: bool = False
 
     async def make(self, access: ClusterAccess) -> None:
-        """Creates them, if that was not done.
+        """Creates them, unless they exist.
 
         Raises:
-            LaunchFailed: The cluster refuses it (`ProviderBusy`: at the moment).
+            LaunchFailed: The cluster refuses it (`ProviderBusy`: for a temporary reason).
         """
         async with self._making:
             if self._made:
@@ -179,15 +181,15 @@ class SharedObjects:
                     await access.cluster.create(each)
                 except OpenEnvError as error:
                     if not (error.retryable and access.cluster.reached):
-                        self._there.remove(each)  # the cluster has refused it, or there is none
+                        self._there.remove(each)  # certainly not created: it was refused, or no cluster was reached
                     raise
             self._made = True
 
     async def unmake(self, access: ClusterAccess) -> None:
-        """Deletes what there may be of them.
+        """Deletes those that may exist.
 
         Raises:
-            ProviderFailed: The cluster does not do it.
+            ProviderFailed: The cluster does not delete one.
         """
         while self._there:
             each = self._there[-1]
@@ -196,16 +198,16 @@ class SharedObjects:
         self._made = False
 
 
-# Warnings of the cluster that an error shows.
+# Number of the cluster's warnings that an error shows.
 EVENTS = 5
-# Kinds that deployments have objects of, those that make others first.
+# Kinds of a deployment's objects; kinds that create other objects come first.
 _OURS = ("DaemonSet", "Pod", "NetworkPolicy", "Secret")
 _LABELS = {"app.kubernetes.io/name": "openenv", "app.kubernetes.io/managed-by": "openenv"}
 
 
 @dataclass(eq=False)
 class _Pod:
-    """A server's Pod, as far as its start has come."""
+    """The state of a server's Pod, from before its creation."""
 
     deployment: Deployment
     termination_s: float = 0.0
@@ -220,9 +222,9 @@ class _Pod:
 
 
 class KubernetesProvider(BlockingContainers, SingleServerProvider):
-    """Runs each server in a Pod of its own. (Extra `kubernetes`.)
+    """Runs each server in a separate Pod. (Extra `kubernetes`.)
 
-    A deployment has one Secret with the variables of its servers, and a NetworkPolicy. All of it is removed with it.
+    A deployment also has a Secret with the variables of its servers, and a NetworkPolicy. Its end removes them all.
 
     Example::
 
@@ -231,19 +233,20 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
             await deployment.ready()
 
     Args:
-        namespace: Where the Pods are; None: the namespace of the context, or of the Pod that this runs in.
-        kubeconfig: File that says where the cluster is; None: KUBECONFIG, ~/.kube/config, or this Pod's account.
+        namespace: Namespace of the Pods; None: that of the context, or of the Pod that this process runs in.
+        kubeconfig: File with the cluster's address and credentials; None: KUBECONFIG, ~/.kube/config, or this Pod's
+            service account.
         context: Context of that file; None: its current one.
-        reach: How servers are reached: "cluster", by the addresses of their Pods, from within the cluster; "forward",
-            through its API, from anywhere; None: "cluster" if this runs in a Pod.
-        unschedulable_s: Seconds that there may be no node for a Pod. More than 0 where nodes are added on demand.
+        reach: How clients reach servers. "cluster": at the addresses of their Pods, from within the cluster.
+            "forward": through the cluster's API, from anywhere. None: "cluster" if this process runs in a Pod.
+        unschedulable_s: Seconds that a Pod may wait for a node. Set it above 0 where nodes are added on demand.
         env_vars: Environment variables of all servers.
         start_timeout_s: Seconds for a Pod to have an address, and again until its server is ready.
-        start_rate: How fast Pods are made.
+        start_rate: How fast Pods are created.
         options: `PodOptions` of every deployment; those of a `LaunchSpec` win.
 
     Raises:
-        UsageError: An option that there is not, or of no such value.
+        UsageError: An unknown option, or an invalid value.
     """
 
     capabilities: ClassVar = Capabilities(
@@ -281,7 +284,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         """See `Provider.deployment`.
 
         Raises:
-            UsageError: An option of no such value, or a variable of no such name.
+            UsageError: An invalid option, or an invalid name of a variable.
         """
         deployment = super().deployment(spec.changed(options={**self._options, **spec.options}))
         if spec.count > 1 and deployment.spec.options.get("local_port") is not None:
@@ -393,7 +396,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
                 await cluster.delete(kind, leftover.name, uid=uid)
 
     def _accessed(self) -> ClusterAccess:
-        """The cluster, for this event loop: after a fork it is another one."""
+        """The cluster, for this event loop: after a fork, the loop is a new one."""
         if self._access is None or self._access.loop is not asyncio.get_running_loop():
             self._access = ClusterAccess(*self._where)
         return self._access

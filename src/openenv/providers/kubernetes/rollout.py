@@ -1,4 +1,4 @@
-"""Deploy servers that stay when their starter ends: a Deployment with its Services, limits and autoscaler."""
+"""Deploy servers that outlive the process that starts them: a Deployment with Services, limits and autoscaler."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .pods import end_of, unplaced
 
 GLANCE_S = 0.5
 OLDEST = (1, 30)
-"""The first version that has all fields of these manifests."""
+"""The first version of Kubernetes with all fields of these manifests."""
 
 
 def selector_of(name: str) -> dict[str, str]:
-    """The labels that Pods of a rollout have and no others."""
+    """Labels that only the Pods of a rollout have."""
     return {"app.kubernetes.io/name": "openenv", "app.kubernetes.io/instance": name}
 
 
@@ -31,15 +31,15 @@ def labels_of(name: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """What a cluster is to have.
+    """The desired objects of a rollout.
 
     Attributes:
-        workload: What runs.
-        replicas: Servers; with `most`, at least.
-        most: Servers at most, as there are sessions for; None: as many as `replicas`, always.
-        sessions: Sessions of a server, on average, that more servers are started for.
-        namespace: A namespace to be made, too; None: it is there.
-        made: Variables that were made for it, such as keys: those that the cluster has already stay as they are.
+        workload: The servers.
+        replicas: Number of servers; with `most`, the minimum.
+        most: Maximum of servers, for an autoscaler by sessions; None: always `replicas`.
+        sessions: Sessions per server, on average, above which the autoscaler adds servers.
+        namespace: A namespace to create, too; None: it exists.
+        made: Names of generated variables, such as keys: values that the cluster already has are kept.
     """
 
     workload: PodWorkload
@@ -59,7 +59,7 @@ class Rollout:
 
     @property
     def manifests(self) -> list[Manifest]:
-        """All of it, in the order in which it is made."""
+        """All objects, in the order of their creation."""
         workload, options = self.workload, self.workload.options
         found = [] if self.namespace is None else [manifests.namespace(self.namespace)]
         found.append(manifests.secret(workload))
@@ -75,11 +75,11 @@ class Rollout:
         return found
 
     async def kept(self, cluster: KubernetesCluster) -> Rollout:
-        """The same with the keys that the cluster has for it: clients know them already.
+        """A copy with the generated keys that the cluster already has, since clients use them.
 
         Raises:
-            LaunchFailed: The cluster is too old for what would be applied.
-            ProviderFailed: The cluster does not say.
+            LaunchFailed: The cluster is too old for the manifests.
+            ProviderFailed: The request failed.
         """
         there = await cluster.get("Secret", self.workload.name)
         found = re.match(r"v?(\d+)\.(\d+)", cluster.version)
@@ -94,11 +94,11 @@ class Rollout:
         return replace(self, workload=replace(self.workload, variables={**self.workload.variables, **known}))
 
     async def apply(self, cluster: KubernetesCluster, timeout_s: float | None) -> None:
-        """Has a cluster be so, and waits until it is.
+        """Applies the manifests, and waits until all servers run.
 
         Args:
             cluster: The cluster.
-            timeout_s: Seconds to wait until all servers are there; None does not wait.
+            timeout_s: Seconds to wait until all servers run; None does not wait.
 
         Raises:
             LaunchFailed: The cluster refuses it, or a new server has failed; with the end of its log.
@@ -108,7 +108,7 @@ class Rollout:
         await self._check_names(cluster)
         wanted = self.manifests
         if self.most is not None:
-            # A Deployment without a number would drop to one server.
+            # Keep the current number: a Deployment without `replicas` would scale to one server.
             there = await cluster.get("Deployment", self.workload.name)
             live: int = (there or {}).get("spec", {}).get("replicas", self.replicas)
             replicas = min(max(live, self.replicas), self.most)
@@ -116,7 +116,7 @@ class Rollout:
                 manifests.deployment(self.workload, replicas) if each["kind"] == "Deployment" else each
                 for each in wanted
             ]
-        # Before the rest: an autoscaler that is left would change the number of servers again.
+        # First, since a leftover autoscaler would change the number of servers again.
         await self._remove_unwanted(cluster, {(each["kind"], each["metadata"]["name"]) for each in wanted})
         for each in wanted:
             await cluster.apply(each)
@@ -134,7 +134,7 @@ class Rollout:
             ) from None
 
     async def _remove_unwanted(self, cluster: KubernetesCluster, wanted: set[tuple[str, str]]) -> None:
-        """Deletes what an earlier rollout of this name had and this one has not."""
+        """Deletes objects of an earlier rollout of this name that this one does not have."""
         for each in (
             manifests.autoscaler(self.workload, 1, 1, 1),
             manifests.prepull(self.workload),
@@ -148,7 +148,7 @@ class Rollout:
             except ProviderFailed as error:
                 if error.retryable:
                     raise
-                continue  # an account that may not look at such objects has not made one
+                continue  # an account that may not read such objects has not created one
             if there is not None and _label_of(there) == _label_of(each):
                 await cluster.delete(kind, name, uid=there["metadata"]["uid"])
 
@@ -157,7 +157,7 @@ class Rollout:
         for each in self.manifests:
             kind, metadata = each["kind"], each["metadata"]
             there = None if kind == "Namespace" else await cluster.get(kind, metadata["name"])
-            # A Secret that was made by hand, as docs/kubernetes.md has it, has no label of ours, but our keys.
+            # A Secret that was created by hand, as in docs/kubernetes.md, has our keys instead of our label.
             ours = there is None or KEYS in there.get("data", {}) or _label_of(there) == _label_of(each)
             if not ours:
                 raise LaunchFailed(
@@ -171,7 +171,7 @@ class Rollout:
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     async def _check(self, cluster: KubernetesCluster, older: set[str]) -> None:
-        """Raises `LaunchFailed` if a server failed that was started now."""
+        """Raises `LaunchFailed` if one of the new servers has failed."""
         for pod in await self._pods(cluster):
             name = pod["metadata"]["name"]
             end = None if name in older else end_of(pod) or unplaced(pod)
@@ -182,13 +182,13 @@ class Rollout:
 
 
 def _label_of(manifest: Manifest) -> str | None:
-    """Who made an object, as its label says."""
+    """The manager of an object, from its label."""
     label: str | None = (manifest["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by")
     return label
 
 
 def _complete(deployment: Manifest) -> bool:
-    """Whether all servers of a Deployment, if there is one, are there, and of its last version."""
+    """Whether all servers of a Deployment run in its last version; False without a Deployment."""
     spec, status, metadata = (deployment.get(part) or {} for part in ("spec", "status", "metadata"))
     wanted = spec.get("replicas", 1)
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):
