@@ -79,8 +79,8 @@ def render(topology: Topology) -> dict[str, str]:
         *(_server(topology, backend) for backend in topology.backends),
     ]
     for backend in topology.backends:
-        # Not by `use-server` in one backend: that falls back to another server when the named one does not answer, and
-        # the session on the named one would be lost.
+        # Not by `use-server` in one backend: that falls back to another server when the named one does not answer,
+        # and the session on the named one would be lost.
         lines += ["", f"backend to-{backend.name}", _server(topology, backend)]
     if topology.admin_port:
         lines += [
