@@ -93,9 +93,13 @@ def test_a_type_checker_and_a_program_see_the_same_names():
     for node in ast.walk(TREES["openenv"]):
         if isinstance(node, ast.ImportFrom) and node.level == 1:
             module = f"openenv.{node.module}" if node.module else None
-            homes.update({alias.name: module or f"openenv.{alias.name}" for alias in node.names})
+            names = [alias.name for alias in node.names]
+            if names == ["*"]:
+                assert module is not None
+                names = [name for name in importlib.import_module(module).__all__ if name in openenv.__all__]
+            homes.update({name: module or f"openenv.{name}" for name in names})
     del homes["lazy"]
-    assert homes == openenv._HOMES
+    assert {name: home for name, home in openenv._HOMES.items() if name != "__version__"} == homes
     assert set(homes) == set(openenv.__all__) - {"__version__"}
 
 

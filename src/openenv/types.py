@@ -21,27 +21,7 @@ from ._imports import lazy
 from .errors import OpenEnvError
 
 if TYPE_CHECKING:
-    from .messages import (
-        GetTaskRangeRequest,
-        GetTaskRequest,
-        HealthResponse,
-        ListTasksRequest,
-        NumTasksRequest,
-        ResetRequest,
-        ResetResponse,
-        SchemaResponse,
-        StepRequest,
-        StepResponse,
-        WSCloseMessage,
-        WSErrorCode,
-        WSErrorResponse,
-        WSIncomingMessage,
-        WSObservationResponse,
-        WSResetMessage,
-        WSStateMessage,
-        WSStateResponse,
-        WSStepMessage,
-    )
+    from .messages import *
 
 __all__ = [
     "ActT",
@@ -84,33 +64,7 @@ __all__ = [
 
 # Read and written by few programs: they cost nothing to all others. A type checker sees the imports above.
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy(
-        __name__,
-        dict.fromkeys(
-            [
-                "GetTaskRangeRequest",
-                "GetTaskRequest",
-                "HealthResponse",
-                "ListTasksRequest",
-                "NumTasksRequest",
-                "ResetRequest",
-                "ResetResponse",
-                "SchemaResponse",
-                "StepRequest",
-                "StepResponse",
-                "WSCloseMessage",
-                "WSErrorCode",
-                "WSErrorResponse",
-                "WSIncomingMessage",
-                "WSObservationResponse",
-                "WSResetMessage",
-                "WSStateMessage",
-                "WSStateResponse",
-                "WSStepMessage",
-            ],
-            "openenv.messages",
-        ),
-    )
+    __getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.messages"))
 
 Scalar = int | float | bool
 """A single number."""

@@ -17,14 +17,13 @@ from pathlib import Path
 import pytest
 
 import openenv.core
+from openenv.core._homes import HOMES
 from openenv.core.client_types import ObsT
 from openenv.core.env_server import interfaces
 from openenv.environment import Environment
 from openenv.types import StepResult
 
 ROOT = Path(openenv.core.__file__).parent
-ADAPTERS = ROOT / "_adapters.py"
-APP = ROOT / "_app.py"
 LAZY = "__getattr__, __dir__"
 NEEDS_GRADIO = "openenv.server.page.gradio_theme"
 
@@ -36,7 +35,7 @@ def name_of(path: Path) -> str:
 
 FILES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
-NAMES_ONLY = sorted(name for name, path in FILES.items() if path not in {ADAPTERS, APP})
+NAMES_ONLY = sorted(name for name in FILES if not name.rpartition(".")[2].startswith("_"))
 
 
 def package_of(name: str) -> str:
@@ -58,43 +57,38 @@ def is_names_only(node: ast.stmt) -> bool:
     target, value = ast.unparse(node.targets[0]).strip("()"), node.value
     if target == "__all__":
         return isinstance(value, ast.List) and all(isinstance(entry, ast.Constant) for entry in value.elts)
-    return target == LAZY and is_lazy_call(value)
+    return target == LAZY and given(value) is not None
 
 
-def is_lazy_call(value: ast.expr) -> bool:
-    if not isinstance(value, ast.Call) or ast.unparse(value.func) != "lazy" or value.keywords:
-        return False
-    name, homes = value.args
-    if isinstance(homes, ast.Dict):
-        told = all(isinstance(entry, ast.Constant) for entry in (*homes.keys, *homes.values))
-    else:
-        told = isinstance(homes, ast.Call) and ast.unparse(homes).startswith("dict.fromkeys(__all__, 'openenv.")
-    return ast.unparse(name) == "__name__" and told
+def given(value: ast.expr) -> list[str] | None:
+    """The names beside `__all__` in `take(__name__, __all__)` or `take(__name__, [*__all__, "name"])`."""
+    if not isinstance(value, ast.Call) or ast.unparse(value.func) != "take" or value.keywords:
+        return None
+    module, names = map(ast.unparse, value.args)
+    if module != "__name__" or not names.startswith(("__all__", "[*__all__, '")):
+        return None
+    return [] if names == "__all__" else ast.literal_eval(names.replace("*__all__, ", ""))
 
 
 def homes_of(name: str) -> dict[str, str]:
-    """For each name that a module imports, at once or lazily, the module that it says has it."""
-    homes = {}
+    """For each name that a module has, in its `__all__` or beside it, the module that has it."""
+    (value,) = (
+        node.value
+        for node in TREES[name].body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).strip("()") == LAZY
+    )
+    names = [*importlib.import_module(name).__all__, *(given(value) or [])]
+    return {entry: HOMES.get(entry, f"{name}.{entry}") for entry in names}
+
+
+def imports_of(name: str) -> list[tuple[str, str]]:
+    """What a module imports from this package, for a type checker too: modules, and their names or `*`."""
+    found = []
     for node in ast.walk(TREES[name]):
         if isinstance(node, ast.ImportFrom) and node.level:
             home = resolve_name("." * node.level + (node.module or ""), package_of(name))
-            for alias in node.names:
-                homes[alias.asname or alias.name] = home if node.module else f"{home}.{alias.name}"
-    homes.pop("lazy", None)
-    return homes
-
-
-def table_of(name: str) -> dict[str, str] | None:
-    """The table that a module gives to `lazy`, if it does."""
-    for node in TREES[name].body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).strip("()") == LAZY:
-            assert isinstance(node.value, ast.Call)
-            table = node.value.args[1]
-            if isinstance(table, ast.Dict):
-                return ast.literal_eval(table)
-            assert isinstance(table, ast.Call)
-            return dict.fromkeys(importlib.import_module(name).__all__, ast.literal_eval(table.args[1]))
-    return None
+            found += [(home, alias.asname or alias.name) for alias in node.names]
+    return found
 
 
 @pytest.mark.parametrize("name", NAMES_ONLY)
@@ -107,13 +101,19 @@ def test_a_module_holds_names_and_nothing_else(name):
 
 @pytest.mark.parametrize("name", NAMES_ONLY)
 def test_a_type_checker_and_a_program_see_the_same_names(name):
-    homes, table = homes_of(name), table_of(name)
-    listed = set(importlib.import_module(name).__all__)
-    submodules = {entry for entry, home in homes.items() if home == f"{name}.{entry}"}
-    # `import *` works without Gradio, where other names are there.
-    optional = {entry for entry, home in homes.items() if home == NEEDS_GRADIO}
-    assert listed == set(homes) - submodules - (optional if set(homes) > optional else set())
-    assert table is None or table == homes
+    homes = homes_of(name)
+    submodules = {(name, entry) for entry, home in homes.items() if home == f"{name}.{entry}"}
+    names = {("openenv.core._homes", "*")} if set(homes.values()) & set(HOMES.values()) else set()
+    assert set(imports_of(name)) == {*submodules, *names, ("openenv.core._homes", "take")}
+
+
+def test_a_type_checker_finds_each_name_in_its_home():
+    imported = set(imports_of("openenv.core._homes")) - {("openenv._imports", "lazy")}
+    assert {home for home, _ in imported} == set(HOMES.values())
+    for name, home in HOMES.items():
+        assert (home, name) in imported or (home, "*") in imported
+        if (home, "*") in imported and home != NEEDS_GRADIO:
+            assert name in getattr(importlib.import_module(home), "__all__", [name])
 
 
 @pytest.mark.parametrize("name", NAMES_ONLY)
@@ -144,8 +144,8 @@ def test_the_adapters_are_few_and_thin():
         "print()",
         "import os",
         "__all__ = sorted(['a'])",
-        "__getattr__, __dir__ = lazy(__name__, make())",
-        "__getattr__, __dir__ = other(__name__, {'a': 'b'})",
+        "__getattr__, __dir__ = take(__name__, make())",
+        "__getattr__, __dir__ = other(__name__, __all__)",
         "if True:\n    from os import path",
         "if TYPE_CHECKING:\n    x = 1",
         "for x in (): pass",

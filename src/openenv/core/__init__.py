@@ -4,87 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._imports import lazy
+from ._homes import take
 
 if TYPE_CHECKING:
-    from ..client import EnvClient, GenericAction, GenericEnvClient, SyncEnvClient
-    from ..client.mcp_client import MCPClientBase, MCPToolClient
-    from ..environment import (
-        CompositeTransform,
-        Environment,
-        Message,
-        ModelTokenizer,
-        NullTransform,
-        TaskProvider,
-        Transform,
-    )
-    from ..errors import (
-        ConcurrencyConfigurationError,
-        EnvironmentFactoryError,
-        OpenEnvError,
-        SessionCapacityError,
-        SessionCreationError,
-        SessionNotFoundError,
-    )
-    from ..llm import AnthropicClient, LLMClient, LLMResponse, OpenAIClient, ToolCall, create_llm_client
-    from ..mcp.environment import MCPEnvironment
-    from ..mcp.types import (
-        RESERVED_TOOL_NAMES,
-        CallToolAction,
-        CallToolObservation,
-        JsonRpcError,
-        JsonRpcRequest,
-        JsonRpcResponse,
-        ListToolsAction,
-        ListToolsObservation,
-        McpMethod,
-        Tool,
-        ToolError,
-        ToolErrorType,
-        WSMCPMessage,
-        WSMCPResponse,
-    )
-    from ..messages import (
-        GetTaskRangeRequest,
-        GetTaskRequest,
-        HealthResponse,
-        ListTasksRequest,
-        NumTasksRequest,
-        ResetRequest,
-        ResetResponse,
-        SchemaResponse,
-        StepRequest,
-        StepResponse,
-        WSCloseMessage,
-        WSErrorCode,
-        WSErrorResponse,
-        WSIncomingMessage,
-        WSObservationResponse,
-        WSResetMessage,
-        WSStateMessage,
-        WSStateResponse,
-        WSStepMessage,
-    )
-    from ..protocol.forms import serialize_observation
-    from ..protocol.jsonrpc import JsonRpcErrorCode
-    from ..server import HTTPEnvServer
-    from ..server.app import GetEndpointConfig
-    from ..server.page.gradio import WebInterfaceManager
-    from ..types import (
-        Action,
-        BaseMessage,
-        CodeExecResult,
-        ConcurrencyConfig,
-        EnvironmentMetadata,
-        HealthStatus,
-        Observation,
-        Scalar,
-        ServerCapacityStatus,
-        ServerMode,
-        SessionInfo,
-        State,
-        StepResult,
-    )
     from . import client_types as client_types
     from . import containers as containers
     from . import env_client as env_client
@@ -97,8 +19,7 @@ if TYPE_CHECKING:
     from . import sync_client as sync_client
     from . import tools as tools
     from . import utils as utils
-    from ._adapters import deserialize_action, deserialize_action_with_preprocessing
-    from ._app import create_app, create_fastapi_app, create_web_interface_app
+    from ._homes import *
 
 __all__ = [
     "RESERVED_TOOL_NAMES",
@@ -185,102 +106,21 @@ __all__ = [
     "serialize_observation",
 ]
 
-__getattr__, __dir__ = lazy(
+__getattr__, __dir__ = take(
     __name__,
-    {
-        "RESERVED_TOOL_NAMES": "openenv.mcp.types",
-        "Action": "openenv.types",
-        "AnthropicClient": "openenv.llm",
-        "BaseMessage": "openenv.types",
-        "CallToolAction": "openenv.mcp.types",
-        "CallToolObservation": "openenv.mcp.types",
-        "CodeExecResult": "openenv.types",
-        "CompositeTransform": "openenv.environment",
-        "ConcurrencyConfig": "openenv.types",
-        "ConcurrencyConfigurationError": "openenv.errors",
-        "EnvClient": "openenv.client",
-        "Environment": "openenv.environment",
-        "EnvironmentFactoryError": "openenv.errors",
-        "EnvironmentMetadata": "openenv.types",
-        "GenericAction": "openenv.client",
-        "GenericEnvClient": "openenv.client",
-        "GetEndpointConfig": "openenv.server.app",
-        "GetTaskRangeRequest": "openenv.messages",
-        "GetTaskRequest": "openenv.messages",
-        "HTTPEnvServer": "openenv.server",
-        "HealthResponse": "openenv.messages",
-        "HealthStatus": "openenv.types",
-        "JsonRpcError": "openenv.mcp.types",
-        "JsonRpcErrorCode": "openenv.protocol.jsonrpc",
-        "JsonRpcRequest": "openenv.mcp.types",
-        "JsonRpcResponse": "openenv.mcp.types",
-        "LLMClient": "openenv.llm",
-        "LLMResponse": "openenv.llm",
-        "ListTasksRequest": "openenv.messages",
-        "ListToolsAction": "openenv.mcp.types",
-        "ListToolsObservation": "openenv.mcp.types",
-        "MCPClientBase": "openenv.client.mcp_client",
-        "MCPEnvironment": "openenv.mcp.environment",
-        "MCPToolClient": "openenv.client.mcp_client",
-        "McpMethod": "openenv.mcp.types",
-        "Message": "openenv.environment",
-        "ModelTokenizer": "openenv.environment",
-        "NullTransform": "openenv.environment",
-        "NumTasksRequest": "openenv.messages",
-        "Observation": "openenv.types",
-        "OpenAIClient": "openenv.llm",
-        "OpenEnvError": "openenv.errors",
-        "ResetRequest": "openenv.messages",
-        "ResetResponse": "openenv.messages",
-        "Scalar": "openenv.types",
-        "SchemaResponse": "openenv.messages",
-        "ServerCapacityStatus": "openenv.types",
-        "ServerMode": "openenv.types",
-        "SessionCapacityError": "openenv.errors",
-        "SessionCreationError": "openenv.errors",
-        "SessionInfo": "openenv.types",
-        "SessionNotFoundError": "openenv.errors",
-        "State": "openenv.types",
-        "StepRequest": "openenv.messages",
-        "StepResponse": "openenv.messages",
-        "StepResult": "openenv.types",
-        "SyncEnvClient": "openenv.client",
-        "TaskProvider": "openenv.environment",
-        "Tool": "openenv.mcp.types",
-        "ToolCall": "openenv.llm",
-        "ToolError": "openenv.mcp.types",
-        "ToolErrorType": "openenv.mcp.types",
-        "Transform": "openenv.environment",
-        "WSCloseMessage": "openenv.messages",
-        "WSErrorCode": "openenv.messages",
-        "WSErrorResponse": "openenv.messages",
-        "WSIncomingMessage": "openenv.messages",
-        "WSMCPMessage": "openenv.mcp.types",
-        "WSMCPResponse": "openenv.mcp.types",
-        "WSObservationResponse": "openenv.messages",
-        "WSResetMessage": "openenv.messages",
-        "WSStateMessage": "openenv.messages",
-        "WSStateResponse": "openenv.messages",
-        "WSStepMessage": "openenv.messages",
-        "WebInterfaceManager": "openenv.server.page.gradio",
-        "client_types": "openenv.core.client_types",
-        "containers": "openenv.core.containers",
-        "create_app": "openenv.core._app",
-        "create_fastapi_app": "openenv.core._app",
-        "create_llm_client": "openenv.llm",
-        "create_web_interface_app": "openenv.core._app",
-        "deserialize_action": "openenv.core._adapters",
-        "deserialize_action_with_preprocessing": "openenv.core._adapters",
-        "env_client": "openenv.core.env_client",
-        "env_server": "openenv.core.env_server",
-        "evals": "openenv.core.evals",
-        "generic_client": "openenv.core.generic_client",
-        "llm_client": "openenv.core.llm_client",
-        "mcp_client": "openenv.core.mcp_client",
-        "rubrics": "openenv.core.rubrics",
-        "serialize_observation": "openenv.protocol.forms",
-        "sync_client": "openenv.core.sync_client",
-        "tools": "openenv.core.tools",
-        "utils": "openenv.core.utils",
-    },
+    [
+        *__all__,
+        "client_types",
+        "containers",
+        "env_client",
+        "env_server",
+        "evals",
+        "generic_client",
+        "llm_client",
+        "mcp_client",
+        "rubrics",
+        "sync_client",
+        "tools",
+        "utils",
+    ],
 )

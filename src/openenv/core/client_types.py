@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from ..types import ObsT, StateT, StepResult
+from typing import TYPE_CHECKING
+
+from ._homes import take
+
+if TYPE_CHECKING:
+    from ._homes import *
 
 __all__ = [
     "ObsT",
     "StateT",
     "StepResult",
 ]
+
+__getattr__, __dir__ = take(__name__, __all__)

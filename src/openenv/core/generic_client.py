@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from ..client import EnvClient, GenericAction, GenericEnvClient
-from ..types import StepResult
+from typing import TYPE_CHECKING
+
+from ._homes import take
+
+if TYPE_CHECKING:
+    from ._homes import *
 
 __all__ = [
     "EnvClient",
@@ -11,3 +15,5 @@ __all__ = [
     "GenericEnvClient",
     "StepResult",
 ]
+
+__getattr__, __dir__ = take(__name__, __all__)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._imports import lazy
+from ._homes import take
 
 if TYPE_CHECKING:
-    from ..llm import AnthropicClient, LLMClient, LLMResponse, OpenAIClient, ToolCall, create_llm_client
+    from ._homes import *
 
 __all__ = [
     "AnthropicClient",
@@ -18,4 +18,4 @@ __all__ = [
     "create_llm_client",
 ]
 
-__getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.llm"))
+__getattr__, __dir__ = take(__name__, __all__)

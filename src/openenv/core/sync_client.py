@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from ..client import EnvClient, SyncEnvClient
-from ..types import ActT, ObsT, StateT, StepResult
+from typing import TYPE_CHECKING
+
+from ._homes import take
+
+if TYPE_CHECKING:
+    from ._homes import *
 
 __all__ = [
     "ActT",
@@ -13,3 +17,5 @@ __all__ = [
     "StepResult",
     "SyncEnvClient",
 ]
+
+__getattr__, __dir__ = take(__name__, __all__)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._imports import lazy
+from ._homes import take
 
 if TYPE_CHECKING:
-    from .._asyncio import run_async_safely
-    from ..client.endpoints import convert_to_ws_url
-    from ..providers.launch import hf_space_subdomain
+    from ._homes import *
 
 __all__ = [
     "convert_to_ws_url",
@@ -17,11 +15,4 @@ __all__ = [
     "run_async_safely",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "convert_to_ws_url": "openenv.client.endpoints",
-        "hf_space_subdomain": "openenv.providers.launch",
-        "run_async_safely": "openenv._asyncio",
-    },
-)
+__getattr__, __dir__ = take(__name__, __all__)

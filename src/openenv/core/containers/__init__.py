@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
     from . import runtime as runtime
 
 __all__ = []
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "runtime": "openenv.core.containers.runtime",
-    },
-)
+__getattr__, __dir__ = take(__name__, [*__all__, "runtime"])

@@ -4,85 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
-    from ...environment import (
-        CompositeTransform,
-        Environment,
-        Message,
-        ModelTokenizer,
-        NullTransform,
-        TaskProvider,
-        Transform,
-    )
-    from ...errors import (
-        ConcurrencyConfigurationError,
-        EnvironmentFactoryError,
-        OpenEnvError,
-        SessionCapacityError,
-        SessionCreationError,
-        SessionNotFoundError,
-    )
-    from ...mcp.environment import MCPEnvironment
-    from ...mcp.types import (
-        RESERVED_TOOL_NAMES,
-        CallToolAction,
-        CallToolObservation,
-        JsonRpcError,
-        JsonRpcRequest,
-        JsonRpcResponse,
-        ListToolsAction,
-        ListToolsObservation,
-        McpMethod,
-        Tool,
-        ToolError,
-        ToolErrorType,
-        WSMCPMessage,
-        WSMCPResponse,
-    )
-    from ...messages import (
-        GetTaskRangeRequest,
-        GetTaskRequest,
-        HealthResponse,
-        ListTasksRequest,
-        NumTasksRequest,
-        ResetRequest,
-        ResetResponse,
-        SchemaResponse,
-        StepRequest,
-        StepResponse,
-        WSCloseMessage,
-        WSErrorCode,
-        WSErrorResponse,
-        WSIncomingMessage,
-        WSObservationResponse,
-        WSResetMessage,
-        WSStateMessage,
-        WSStateResponse,
-        WSStepMessage,
-    )
-    from ...protocol.forms import serialize_observation
-    from ...protocol.jsonrpc import JsonRpcErrorCode
-    from ...server import HTTPEnvServer
-    from ...server.app import GetEndpointConfig
-    from ...server.page.gradio import WebInterfaceManager
-    from ...types import (
-        Action,
-        BaseMessage,
-        CodeExecResult,
-        ConcurrencyConfig,
-        EnvironmentMetadata,
-        HealthStatus,
-        Observation,
-        Scalar,
-        ServerCapacityStatus,
-        ServerMode,
-        SessionInfo,
-        State,
-    )
-    from .._adapters import deserialize_action, deserialize_action_with_preprocessing
-    from .._app import create_app, create_fastapi_app, create_web_interface_app
+    from .._homes import *
     from . import base_transforms as base_transforms
     from . import exceptions as exceptions
     from . import gradio_theme as gradio_theme
@@ -168,89 +93,21 @@ __all__ = [
     "serialize_observation",
 ]
 
-__getattr__, __dir__ = lazy(
+__getattr__, __dir__ = take(
     __name__,
-    {
-        "RESERVED_TOOL_NAMES": "openenv.mcp.types",
-        "Action": "openenv.types",
-        "BaseMessage": "openenv.types",
-        "CallToolAction": "openenv.mcp.types",
-        "CallToolObservation": "openenv.mcp.types",
-        "CodeExecResult": "openenv.types",
-        "CompositeTransform": "openenv.environment",
-        "ConcurrencyConfig": "openenv.types",
-        "ConcurrencyConfigurationError": "openenv.errors",
-        "Environment": "openenv.environment",
-        "EnvironmentFactoryError": "openenv.errors",
-        "EnvironmentMetadata": "openenv.types",
-        "GetEndpointConfig": "openenv.server.app",
-        "GetTaskRangeRequest": "openenv.messages",
-        "GetTaskRequest": "openenv.messages",
-        "HTTPEnvServer": "openenv.server",
-        "HealthResponse": "openenv.messages",
-        "HealthStatus": "openenv.types",
-        "JsonRpcError": "openenv.mcp.types",
-        "JsonRpcErrorCode": "openenv.protocol.jsonrpc",
-        "JsonRpcRequest": "openenv.mcp.types",
-        "JsonRpcResponse": "openenv.mcp.types",
-        "ListTasksRequest": "openenv.messages",
-        "ListToolsAction": "openenv.mcp.types",
-        "ListToolsObservation": "openenv.mcp.types",
-        "MCPEnvironment": "openenv.mcp.environment",
-        "McpMethod": "openenv.mcp.types",
-        "Message": "openenv.environment",
-        "ModelTokenizer": "openenv.environment",
-        "NullTransform": "openenv.environment",
-        "NumTasksRequest": "openenv.messages",
-        "Observation": "openenv.types",
-        "OpenEnvError": "openenv.errors",
-        "ResetRequest": "openenv.messages",
-        "ResetResponse": "openenv.messages",
-        "Scalar": "openenv.types",
-        "SchemaResponse": "openenv.messages",
-        "ServerCapacityStatus": "openenv.types",
-        "ServerMode": "openenv.types",
-        "SessionCapacityError": "openenv.errors",
-        "SessionCreationError": "openenv.errors",
-        "SessionInfo": "openenv.types",
-        "SessionNotFoundError": "openenv.errors",
-        "State": "openenv.types",
-        "StepRequest": "openenv.messages",
-        "StepResponse": "openenv.messages",
-        "TaskProvider": "openenv.environment",
-        "Tool": "openenv.mcp.types",
-        "ToolError": "openenv.mcp.types",
-        "ToolErrorType": "openenv.mcp.types",
-        "Transform": "openenv.environment",
-        "WSCloseMessage": "openenv.messages",
-        "WSErrorCode": "openenv.messages",
-        "WSErrorResponse": "openenv.messages",
-        "WSIncomingMessage": "openenv.messages",
-        "WSMCPMessage": "openenv.mcp.types",
-        "WSMCPResponse": "openenv.mcp.types",
-        "WSObservationResponse": "openenv.messages",
-        "WSResetMessage": "openenv.messages",
-        "WSStateMessage": "openenv.messages",
-        "WSStateResponse": "openenv.messages",
-        "WSStepMessage": "openenv.messages",
-        "WebInterfaceManager": "openenv.server.page.gradio",
-        "base_transforms": "openenv.core.env_server.base_transforms",
-        "create_app": "openenv.core._app",
-        "create_fastapi_app": "openenv.core._app",
-        "create_web_interface_app": "openenv.core._app",
-        "deserialize_action": "openenv.core._adapters",
-        "deserialize_action_with_preprocessing": "openenv.core._adapters",
-        "exceptions": "openenv.core.env_server.exceptions",
-        "gradio_theme": "openenv.core.env_server.gradio_theme",
-        "gradio_ui": "openenv.core.env_server.gradio_ui",
-        "http_server": "openenv.core.env_server.http_server",
-        "interfaces": "openenv.core.env_server.interfaces",
-        "mcp_environment": "openenv.core.env_server.mcp_environment",
-        "mcp_types": "openenv.core.env_server.mcp_types",
-        "route_config": "openenv.core.env_server.route_config",
-        "serialization": "openenv.core.env_server.serialization",
-        "serialize_observation": "openenv.protocol.forms",
-        "types": "openenv.core.env_server.types",
-        "web_interface": "openenv.core.env_server.web_interface",
-    },
+    [
+        *__all__,
+        "base_transforms",
+        "exceptions",
+        "gradio_theme",
+        "gradio_ui",
+        "http_server",
+        "interfaces",
+        "mcp_environment",
+        "mcp_types",
+        "route_config",
+        "serialization",
+        "types",
+        "web_interface",
+    ],
 )

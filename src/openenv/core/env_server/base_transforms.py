@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from ...environment import CompositeTransform, NullTransform, Transform
-from ...types import Observation
+from typing import TYPE_CHECKING
+
+from .._homes import take
+
+if TYPE_CHECKING:
+    from .._homes import *
 
 __all__ = [
     "CompositeTransform",
@@ -11,3 +15,5 @@ __all__ = [
     "Observation",
     "Transform",
 ]
+
+__getattr__, __dir__ = take(__name__, __all__)

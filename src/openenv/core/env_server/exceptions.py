@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from ...errors import (
-    ConcurrencyConfigurationError,
-    EnvironmentFactoryError,
-    OpenEnvError,
-    SessionCapacityError,
-    SessionCreationError,
-    SessionNotFoundError,
-)
+from typing import TYPE_CHECKING
+
+from .._homes import take
+
+if TYPE_CHECKING:
+    from .._homes import *
 
 __all__ = [
     "ConcurrencyConfigurationError",
@@ -19,3 +17,5 @@ __all__ = [
     "SessionCreationError",
     "SessionNotFoundError",
 ]
+
+__getattr__, __dir__ = take(__name__, __all__)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
-    from ...server.page.gradio_theme import OPENENV_GRADIO_CSS, OPENENV_GRADIO_THEME
+    from .._homes import *
 
 __all__ = [
     "OPENENV_GRADIO_CSS",
     "OPENENV_GRADIO_THEME",
 ]
 
-__getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.server.page.gradio_theme"))
+__getattr__, __dir__ = take(__name__, __all__)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
-    from ...mcp.environment import MCPEnvironment
-    from ...mcp.types import ListToolsAction
-    from ...server.page.gradio import build_gradio_app, get_gradio_display_title
-    from ...types import EnvironmentMetadata
+    from .._homes import *
 
 __all__ = [
     "EnvironmentMetadata",
@@ -20,13 +17,4 @@ __all__ = [
     "get_gradio_display_title",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "EnvironmentMetadata": "openenv.types",
-        "ListToolsAction": "openenv.mcp.types",
-        "MCPEnvironment": "openenv.mcp.environment",
-        "build_gradio_app": "openenv.server.page.gradio",
-        "get_gradio_display_title": "openenv.server.page.gradio",
-    },
-)
+__getattr__, __dir__ = take(__name__, __all__)

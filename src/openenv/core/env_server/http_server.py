@@ -2,57 +2,12 @@
 
 from __future__ import annotations
 
-from ...environment import Environment
-from ...errors import ConcurrencyConfigurationError, EnvironmentFactoryError, SessionCapacityError
-from ...mcp.library import get_server_tools
-from ...mcp.types import (
-    CallToolAction,
-    CallToolObservation,
-    JsonRpcRequest,
-    JsonRpcResponse,
-    ListToolsAction,
-    ListToolsObservation,
-    McpMethod,
-    WSMCPMessage,
-    WSMCPResponse,
-)
-from ...messages import (
-    GetTaskRangeRequest,
-    GetTaskRequest,
-    HealthResponse,
-    ListTasksRequest,
-    NumTasksRequest,
-    ResetRequest,
-    ResetResponse,
-    SchemaResponse,
-    StepRequest,
-    StepResponse,
-    WSCloseMessage,
-    WSErrorCode,
-    WSErrorResponse,
-    WSObservationResponse,
-    WSResetMessage,
-    WSStateMessage,
-    WSStateResponse,
-    WSStepMessage,
-)
-from ...protocol.forms import serialize_observation
-from ...protocol.jsonrpc import JsonRpcErrorCode
-from ...server import HTTPEnvServer
-from ...server.app import GetEndpointConfig, register_get_endpoints
-from ...types import (
-    Action,
-    ConcurrencyConfig,
-    EnvironmentMetadata,
-    HealthStatus,
-    Observation,
-    ServerCapacityStatus,
-    ServerMode,
-    SessionInfo,
-    State,
-)
-from .._adapters import deserialize_action
-from .._app import create_app, create_fastapi_app
+from typing import TYPE_CHECKING
+
+from .._homes import take
+
+if TYPE_CHECKING:
+    from .._homes import *
 
 __all__ = [
     "Action",
@@ -105,3 +60,5 @@ __all__ = [
     "register_get_endpoints",
     "serialize_observation",
 ]
+
+__getattr__, __dir__ = take(__name__, __all__)

@@ -1,9 +1,13 @@
-"""`openenv.environment` and `openenv.environment` under their older name."""
+"""`openenv.environment` and `openenv.types` under their older name."""
 
 from __future__ import annotations
 
-from ...environment import Environment, Message, ModelTokenizer, TaskProvider, Transform
-from ...types import Action, ActT, EnvironmentMetadata, Observation, ObsT, State, StateT
+from typing import TYPE_CHECKING
+
+from .._homes import take
+
+if TYPE_CHECKING:
+    from .._homes import *
 
 __all__ = [
     "ActT",
@@ -19,3 +23,5 @@ __all__ = [
     "TaskProvider",
     "Transform",
 ]
+
+__getattr__, __dir__ = take(__name__, __all__)

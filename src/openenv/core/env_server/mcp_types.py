@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
-    from ...mcp.types import (
-        RESERVED_TOOL_NAMES,
-        CallToolAction,
-        CallToolObservation,
-        JsonRpcError,
-        JsonRpcRequest,
-        JsonRpcResponse,
-        ListToolsAction,
-        ListToolsObservation,
-        McpMethod,
-        Tool,
-        ToolError,
-        ToolErrorType,
-        WSMCPMessage,
-        WSMCPResponse,
-    )
-    from ...protocol.jsonrpc import JsonRpcErrorCode
-    from ...types import Action, BaseMessage, Observation
+    from .._homes import *
 
 __all__ = [
     "RESERVED_TOOL_NAMES",
@@ -47,26 +30,4 @@ __all__ = [
     "WSMCPResponse",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "RESERVED_TOOL_NAMES": "openenv.mcp.types",
-        "Action": "openenv.types",
-        "BaseMessage": "openenv.types",
-        "CallToolAction": "openenv.mcp.types",
-        "CallToolObservation": "openenv.mcp.types",
-        "JsonRpcError": "openenv.mcp.types",
-        "JsonRpcErrorCode": "openenv.protocol.jsonrpc",
-        "JsonRpcRequest": "openenv.mcp.types",
-        "JsonRpcResponse": "openenv.mcp.types",
-        "ListToolsAction": "openenv.mcp.types",
-        "ListToolsObservation": "openenv.mcp.types",
-        "McpMethod": "openenv.mcp.types",
-        "Observation": "openenv.types",
-        "Tool": "openenv.mcp.types",
-        "ToolError": "openenv.mcp.types",
-        "ToolErrorType": "openenv.mcp.types",
-        "WSMCPMessage": "openenv.mcp.types",
-        "WSMCPResponse": "openenv.mcp.types",
-    },
-)
+__getattr__, __dir__ = take(__name__, __all__)

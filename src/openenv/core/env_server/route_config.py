@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from ...server.app import GetEndpointConfig, register_get_endpoints
+from typing import TYPE_CHECKING
+
+from .._homes import take
+
+if TYPE_CHECKING:
+    from .._homes import *
 
 __all__ = [
     "GetEndpointConfig",
     "register_get_endpoints",
 ]
+
+__getattr__, __dir__ = take(__name__, __all__)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
-    from ...mcp.types import CallToolAction, ListToolsAction
-    from ...protocol.forms import serialize_observation
-    from ...types import Action, Observation
-    from .._adapters import deserialize_action, deserialize_action_with_preprocessing
+    from .._homes import *
 
 __all__ = [
     "Action",
@@ -22,15 +19,4 @@ __all__ = [
     "serialize_observation",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "Action": "openenv.types",
-        "CallToolAction": "openenv.mcp.types",
-        "ListToolsAction": "openenv.mcp.types",
-        "Observation": "openenv.types",
-        "deserialize_action": "openenv.core._adapters",
-        "deserialize_action_with_preprocessing": "openenv.core._adapters",
-        "serialize_observation": "openenv.protocol.forms",
-    },
-)
+__getattr__, __dir__ = take(__name__, __all__)

@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-from ...messages import (
-    GetTaskRangeRequest,
-    GetTaskRequest,
-    HealthResponse,
-    ListTasksRequest,
-    NumTasksRequest,
-    ResetRequest,
-    ResetResponse,
-    SchemaResponse,
-    StepRequest,
-    StepResponse,
-    WSCloseMessage,
-    WSErrorCode,
-    WSErrorResponse,
-    WSIncomingMessage,
-    WSObservationResponse,
-    WSResetMessage,
-    WSStateMessage,
-    WSStateResponse,
-    WSStepMessage,
-)
-from ...types import (
-    Action,
-    BaseMessage,
-    CodeExecResult,
-    ConcurrencyConfig,
-    EnvironmentMetadata,
-    HealthStatus,
-    Observation,
-    Scalar,
-    ServerCapacityStatus,
-    ServerMode,
-    SessionInfo,
-    State,
-)
+from typing import TYPE_CHECKING
+
+from .._homes import take
+
+if TYPE_CHECKING:
+    from .._homes import *
 
 __all__ = [
     "Action",
@@ -71,3 +42,5 @@ __all__ = [
     "WSStateResponse",
     "WSStepMessage",
 ]
+
+__getattr__, __dir__ = take(__name__, __all__)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
-    from ...evals import EvalConfig, EvalHarness, EvalResult, InspectAIHarness
+    from .._homes import *
     from . import base as base
     from . import inspect_harness as inspect_harness
     from . import types as types
@@ -19,15 +19,4 @@ __all__ = [
     "InspectAIHarness",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "EvalConfig": "openenv.evals",
-        "EvalHarness": "openenv.evals",
-        "EvalResult": "openenv.evals",
-        "InspectAIHarness": "openenv.evals",
-        "base": "openenv.core.evals.base",
-        "inspect_harness": "openenv.core.evals.inspect_harness",
-        "types": "openenv.core.evals.types",
-    },
-)
+__getattr__, __dir__ = take(__name__, [*__all__, "base", "inspect_harness", "types"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
-    from ...rubrics import Gate, Rubric, RubricDict, RubricList, Sequential, WeightedSum
+    from .._homes import *
 
 __all__ = [
     "Gate",
@@ -18,4 +18,4 @@ __all__ = [
     "WeightedSum",
 ]
 
-__getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.rubrics"))
+__getattr__, __dir__ = take(__name__, __all__)

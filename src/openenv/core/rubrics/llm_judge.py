@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
-    from ...llm import LLMClient
-    from ...rubrics import LLMJudge, Rubric
+    from .._homes import *
 
 __all__ = [
     "LLMClient",
@@ -16,11 +15,4 @@ __all__ = [
     "Rubric",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "LLMClient": "openenv.llm",
-        "LLMJudge": "openenv.rubrics",
-        "Rubric": "openenv.rubrics",
-    },
-)
+__getattr__, __dir__ = take(__name__, __all__)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
-    from ...tools import GitServerClient, PyExecutor, RepoInfo
+    from .._homes import *
     from . import git_server_client as git_server_client
     from . import local_python_executor as local_python_executor
 
@@ -17,13 +17,4 @@ __all__ = [
     "RepoInfo",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "GitServerClient": "openenv.tools",
-        "PyExecutor": "openenv.tools",
-        "RepoInfo": "openenv.tools",
-        "git_server_client": "openenv.core.tools.git_server_client",
-        "local_python_executor": "openenv.core.tools.local_python_executor",
-    },
-)
+__getattr__, __dir__ = take(__name__, [*__all__, "git_server_client", "local_python_executor"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
-    from ...tools import GitServerClient, RepoInfo
+    from .._homes import *
 
 __all__ = [
     "GitServerClient",
     "RepoInfo",
 ]
 
-__getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.tools"))
+__getattr__, __dir__ = take(__name__, __all__)

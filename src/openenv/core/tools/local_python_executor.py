@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._imports import lazy
+from .._homes import take
 
 if TYPE_CHECKING:
-    from ...tools import PyExecutor
-    from ...types import CodeExecResult
+    from .._homes import *
 
 __all__ = [
     "CodeExecResult",
     "PyExecutor",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "CodeExecResult": "openenv.types",
-        "PyExecutor": "openenv.tools",
-    },
-)
+__getattr__, __dir__ = take(__name__, __all__)

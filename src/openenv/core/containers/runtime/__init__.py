@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...._imports import lazy
+from ..._homes import take
 
 if TYPE_CHECKING:
-    from ....providers import (
-        ContainerProvider,
-        DockerSwarmProvider,
-        KubernetesProvider,
-        LocalDockerProvider,
-        RuntimeProvider,
-        UVProvider,
-    )
+    from ..._homes import *
     from . import providers as providers
     from . import uv_provider as uv_provider
 
@@ -27,16 +20,4 @@ __all__ = [
     "UVProvider",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "ContainerProvider": "openenv.providers",
-        "DockerSwarmProvider": "openenv.providers",
-        "KubernetesProvider": "openenv.providers",
-        "LocalDockerProvider": "openenv.providers",
-        "RuntimeProvider": "openenv.providers",
-        "UVProvider": "openenv.providers",
-        "providers": "openenv.core.containers.runtime.providers",
-        "uv_provider": "openenv.core.containers.runtime.uv_provider",
-    },
-)
+__getattr__, __dir__ = take(__name__, [*__all__, "providers", "uv_provider"])

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...._imports import lazy
+from ..._homes import take
 
 if TYPE_CHECKING:
-    from ....providers import (
-        ContainerProvider,
-        DockerSwarmProvider,
-        KubernetesProvider,
-        LocalDockerProvider,
-        RuntimeProvider,
-    )
+    from ..._homes import *
 
 __all__ = [
     "ContainerProvider",
@@ -23,4 +17,4 @@ __all__ = [
     "RuntimeProvider",
 ]
 
-__getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.providers"))
+__getattr__, __dir__ = take(__name__, __all__)

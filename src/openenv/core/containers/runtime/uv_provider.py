@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...._imports import lazy
+from ..._homes import take
 
 if TYPE_CHECKING:
-    from ....providers import RuntimeProvider, UVProvider
-    from ....providers.uv import GIT_URL_PREFIX
+    from ..._homes import *
 
 __all__ = [
     "GIT_URL_PREFIX",
@@ -16,11 +15,4 @@ __all__ = [
     "UVProvider",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "GIT_URL_PREFIX": "openenv.providers.uv",
-        "RuntimeProvider": "openenv.providers",
-        "UVProvider": "openenv.providers",
-    },
-)
+__getattr__, __dir__ = take(__name__, __all__)
