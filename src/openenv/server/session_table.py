@@ -272,7 +272,7 @@ class SessionTable:
     def _take_over(self, v2_session: V2Session, asker: Asker, again: bool = False) -> None:
         """Takes a session over. `again`: its client repeats `open`, and does not attach."""
         try:
-            # Before anything changes: one codec can encode values that the other cannot, such as integers of any length.
+            # Before anything changes: one codec can encode values that the other cannot, as integers of any length.
             reply = self.protocol.ok(v2_session.resume_facts())
         except (ValueError, errors.InvalidMessage) as error:
             unsayable = f"the last reply of session {v2_session.session.id} {error}"
