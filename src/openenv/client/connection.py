@@ -515,12 +515,16 @@ class OneSessionConnection:
 
 
 class ClientConnectionV1(OneSessionConnection):
-    """The client's end of a v1 connection, which is one `ClientSession`. Takes arguments as its base does."""
+    """The client's end of a v1 connection, which is one `ClientSession`. Takes arguments as its base does.
+
+    Attributes:
+        served: A call has had its reply.
+    """
 
     def __init__(self, max_message_bytes: int) -> None:
         super().__init__(max_message_bytes)
         self._protocol = ClientProtocol()
-        self._served = False
+        self.served = False
 
     @property
     def leaving(self) -> bool:
@@ -533,7 +537,7 @@ class ClientConnectionV1(OneSessionConnection):
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
         """See `ClientSession.call`; calls made meanwhile queue up on the server."""
         if self.error is not None:
-            raise error_after_end(self.error, self._served)
+            raise error_after_end(self.error, self.served)
         waiter: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         if kind == "mcp":
             data = {"jsonrpc": "2.0", "id": 1, **data}
@@ -571,10 +575,10 @@ class ClientConnectionV1(OneSessionConnection):
                 reply.request.waiter.set_result(reply.payload)
             else:
                 # The refusal of a session that was there and had its episode is its loss.
-                gone = self._served and isinstance(reply.error, CapacityError)
+                gone = self.served and isinstance(reply.error, CapacityError)
                 reply.request.waiter.set_exception(session_lost(reply.error) if gone else reply.error)
         if reply.error is None:
-            self._served = True
+            self.served = True
         if reply.error is not None and reply.error.code in _FINAL:
             self.error = reply.error
             self._drop()

@@ -45,53 +45,6 @@ if TYPE_CHECKING:
 ActT = TypeVar("ActT")
 
 
-class ClientHooks(Generic[ActT, ObsT]):
-    """The hooks of one client; those that its class does not override are called with nothing in between.
-
-    Args:
-        client: Made for the environment; it connects to nothing.
-    """
-
-    def __init__(self, client: EnvClient[ActT, ObsT, Any]):
-        cls = type(client)
-        self._client = client
-        self._own_payload = cls._step_payload is not EnvClient._step_payload
-        own_result = cls._parse_result is not EnvClient._parse_result
-        self._parse: Callable[[dict[str, Any]], StepResult[ObsT]] = (
-            client._parse_result if own_result else partial(parse_observation, client._types[0])
-        )
-
-    def payloads(self, actions: Sequence[ActT]) -> list[dict[str, Any]]:
-        """Actions as the wire has them. Raises what a hook raises, since that is the caller's mistake."""
-        if self._own_payload:
-            return list(map(self._client._step_payload, actions))
-        given: Sequence[Any] = actions
-        # No copy of a dict: it is written before the caller goes on.
-        return [action if type(action) is dict else dump_action(action) for action in given]
-
-    def result(self, outcome: EnvOutcome) -> StepResult[ObsT]:
-        """The result of a call; `error` has every failure."""
-        try:
-            if type(outcome) is dict:
-                check_outcome(outcome)
-                return self._parse(outcome)
-            if isinstance(outcome, EpisodeTurnover):
-                last, first = self._read(outcome.last), self._read(outcome.first)
-                final = {"final_observation": last.observation, "final_metadata": last.metadata}
-                return replace(last, observation=first.observation, metadata={**(first.metadata or {}), **final})
-            error = cast("OpenEnvError", outcome)
-        except OpenEnvError as violation:
-            error = violation
-        except Exception as fault:  # noqa: BLE001 - a subclass's own code, and one environment's reply
-            error = misread_error(self._parse, fault)
-            error.__cause__ = fault
-        return StepResult(observation=cast("ObsT", None), error=error)
-
-    def _read(self, payload: dict[str, Any]) -> StepResult[ObsT]:
-        check_outcome(payload)
-        return self._parse(payload)
-
-
 class SyncVectorEnvClient(Generic[ActT, ObsT]):
     """`VectorEnvClient` without `await`; it may be used from any thread, by one at a time::
 
@@ -255,7 +208,13 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         self.num_envs = num_envs
         self.autoreset_mode = autoreset_mode
         self._client = env_cls(base_url, **options)
-        self._hooks = ClientHooks(self._client)
+        # Hooks that the class does not override are called with nothing in between.
+        cls = type(self._client)
+        self._own_payload = cls._step_payload is not EnvClient._step_payload
+        own_result = cls._parse_result is not EnvClient._parse_result
+        self._parse: Callable[[dict[str, Any]], StepResult[ObsT]] = (
+            self._client._parse_result if own_result else partial(parse_observation, self._client._types[0])
+        )
         self._connections = connections
         self._record: VectorRecord | None = None
         if self._client._record is not None:
@@ -359,7 +318,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         """
         self._check_loop()
         taken = await self._state.received(min_ready, timeout_s)
-        return [Finished(index, self._hooks.result(outcome)) for index, outcome in taken]
+        return [Finished(index, self._result(outcome)) for index, outcome in taken]
 
     async def close(self) -> None:
         """Ends all sessions and connections. May be called repeatedly; a later `reset` connects anew.
@@ -442,14 +401,39 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         return [slots[index] for index in env_ids]
 
     def _payloads(self, actions: Sequence[ActT], slots: Sequence[EnvSlot]) -> list[dict[str, Any]]:
+        """Actions as the wire has them. Raises what a hook raises, since that is the caller's mistake."""
         if len(actions) != len(slots):
             raise UsageError(f"{len(actions)} actions for {len(slots)} environments: one for each")
-        return self._hooks.payloads(actions)
+        if self._own_payload:
+            return list(map(self._client._step_payload, actions))
+        given: Sequence[Any] = actions
+        # No copy of a dict: it is written before the caller goes on.
+        return [action if type(action) is dict else dump_action(action) for action in given]
 
     async def _results(self, batch: PendingBatch, slots: Sequence[EnvSlot]) -> list[StepResult[ObsT]]:
         await self._state.finished(batch)
-        result, outcomes = self._hooks.result, batch.outcomes
+        result, outcomes = self._result, batch.outcomes
         return [result(outcomes[slot.index]) for slot in slots]
+
+    def _result(self, outcome: EnvOutcome) -> StepResult[ObsT]:
+        """The result of a call; `error` has every failure."""
+        try:
+            if type(outcome) is dict:
+                check_outcome(outcome)
+                return self._parse(outcome)
+            if isinstance(outcome, EpisodeTurnover):
+                for payload in outcome:
+                    check_outcome(payload)
+                last, first = map(self._parse, outcome)
+                final = {"final_observation": last.observation, "final_metadata": last.metadata}
+                return replace(last, observation=first.observation, metadata={**(first.metadata or {}), **final})
+            error = cast("OpenEnvError", outcome)
+        except OpenEnvError as violation:
+            error = violation
+        except Exception as fault:  # noqa: BLE001 - a subclass's own code, and one environment's reply
+            error = misread_error(self._parse, fault)
+            error.__cause__ = fault
+        return StepResult(observation=cast("ObsT", None), error=error)
 
 
 class ConnectionPool:
@@ -471,7 +455,7 @@ class ConnectionPool:
         connections: int,
         owner: VectorState,
         patience_s: float,
-        wait_s: float | None = None,
+        wait_s: float | None,
     ):
         self._connections = [_PooledConnection(dial, owner, patience_s, wait_s) for _ in range(connections)]
         self._first = first
@@ -593,14 +577,7 @@ class V1Pool:
         patience_s: Seconds for connecting.
     """
 
-    def __init__(
-        self,
-        dial: Dial,
-        first: ClientConnectionV1,
-        num_envs: int,
-        owner: VectorState,
-        patience_s: float,
-    ):
+    def __init__(self, dial: Dial, first: ClientConnectionV1, num_envs: int, owner: VectorState, patience_s: float):
         self._connections = [_V1PoolConnection(dial, patience_s) for _ in range(num_envs)]
         self._connections[0].connection = first
         self._owner = owner
@@ -642,7 +619,6 @@ class _V1PoolConnection:
         self._dial = dial
         self._patience_s = patience_s
         self._connecting = asyncio.Lock()
-        self._served = False
         self.connection: ClientConnectionV1 | None = None
 
     async def call(self, kind: CallKind, data: Any) -> dict[str, Any]:
@@ -651,15 +627,12 @@ class _V1PoolConnection:
             connection = self.connection
             if connection is None or (connection.error is not None and kind == "reset"):
                 connection = self.connection = await retry_connect(self._connect, self._patience_s)
-                self._served = False
         try:
-            reply = await connection.call(kind, data, None)
+            return await connection.call(kind, data, None)
         except OpenEnvError as error:
             if connection.error is None or isinstance(error, SessionLost):
                 raise
-            raise error_after_end(error, self._served) from error
-        self._served = True
-        return reply
+            raise error_after_end(error, connection.served) from error
 
     async def aclose(self) -> None:
         if self.connection is not None:
