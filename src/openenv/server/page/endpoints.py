@@ -27,12 +27,12 @@ from .files import PANEL_HEADERS
 if TYPE_CHECKING:
     from ..server import EnvironmentServer
 
-# Answers are for one browser, and of now.
+# Answers are for one browser, and must not be cached.
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 async def metadata(request: Request) -> Response:
-    """All that the page needs at its start: what the environment is, and what it takes."""
+    """The data that the page needs at its start: metadata and schemas of the environment."""
     server = server_of(request)
     known = await server.about.tell(principal_of(request.scope, server))
     limits = server.manager.limits
@@ -73,7 +73,7 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     try:
         shared = await shared_session_of(request, server, _with_drawing(timeout_s))
     except (UnknownSession, SessionLost):
-        # A cookie is no wish for that one session: the browser has it from an earlier visit.
+        # A cookie does not ask for its session: the browser may have it from an earlier visit.
         if HEADER in request.headers:
             raise
     if isinstance(shared, Response):
@@ -143,7 +143,7 @@ def _answer(server: EnvironmentServer, shared: SharedSession, played: PageResult
 
 
 def _checked_action(server: EnvironmentServer, label: str, action: dict[str, Any]) -> dict[str, Any]:
-    """An action of `web_actions` for the page, which shows one that is none too, and why."""
+    """An action of `web_actions` for the page. The page also shows an invalid one, with the reason."""
     try:
         server.read_action(action)
     except InvalidAction as error:
@@ -162,7 +162,7 @@ def _json(content: Any) -> Response:
     """As browsers read it: JSON has no NaN."""
     try:
         body = to_json(content, inf_nan_mode="strings")
-    except ValueError as error:  # nesting to the limit of what the protocol can say, and a level more here
+    except ValueError as error:  # nested to the limit of the protocol, and here one level deeper
         raise StepFailed(f"it was done, and cannot be shown: {error}") from error
     return Response(body, media_type="application/json", headers=_HEADERS)
 
@@ -173,9 +173,9 @@ SUBPROTOCOL = "openenv.ui"
 
 
 async def episode_socket(websocket: WebSocket) -> None:
-    """Tells the episode of the session that is named, now and after each call by the routes of the page.
+    """Sends the episode of the named session, now and after each call by the routes of the page.
 
-    What the client sends is not looked at, and its presence does not keep the session from being idle.
+    Messages of the client are ignored, and its connection does not keep the session from being idle.
     """
     server = server_of(websocket)
     principal = principal_of(websocket.scope, server)
@@ -231,6 +231,6 @@ async def send_json(websocket: WebSocket, message: dict[str, Any]) -> None:
     """
     try:
         text = to_json(message, inf_nan_mode="strings").decode()
-    except ValueError as error:  # nesting to the limit of what the protocol can say, and a few levels more here
+    except ValueError as error:  # nested to the limit of the protocol, and here a few levels deeper
         raise StepFailed(f"the episode cannot be shown: {error}") from error
     await websocket.send_text(text)

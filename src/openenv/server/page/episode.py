@@ -33,12 +33,12 @@ ACTION_BYTES = 64 * 1024
 
 
 class Drawing(msgspec.Struct):
-    """What there is to see.
+    """The author's view of an observation.
 
     Attributes:
-        html: As `render_web` returned it; None for the default view.
-        actions: As `web_actions` returned them: a label and the fields of an action each.
-        notes: What went wrong, for people to read.
+        html: The result of `render_web`; None for the default view.
+        actions: The result of `web_actions`: a label and the fields of an action each.
+        notes: Errors, as text for readers of the page.
     """
 
     html: str | None = None
@@ -63,7 +63,7 @@ def draw(environment: Any, fields: dict[str, Any]) -> str | Awaitable[str]:
     """The operation: asks `render_web` and `web_actions` about an observation, given as plain data.
 
     Returns:
-        A `Drawing` as JSON; what asynchronous methods give is to be awaited, as steps are.
+        A `Drawing` as JSON; the results of asynchronous methods must be awaited, as for steps.
     """
     render, offer = getattr(environment, "render_web", None), getattr(environment, "web_actions", None)
     if inspect.iscoroutinefunction(render) or inspect.iscoroutinefunction(offer):
@@ -75,10 +75,10 @@ def draw(environment: Any, fields: dict[str, Any]) -> str | Awaitable[str]:
 
 
 def read_drawing(answer: Any) -> Drawing:
-    """What the operation said.
+    """The `Drawing` in the answer of the operation.
 
     Raises:
-        ValueError: It is no drawing.
+        ValueError: It is not a drawing.
     """
     if not isinstance(answer, str):
         raise ValueError("it is no text")
@@ -173,17 +173,17 @@ def _text(drawing: Drawing) -> str:
 
 logger = logging.getLogger("openenv.server")
 
-# What an answer waits for its pictures.
+# Seconds that an answer waits for its pictures.
 DRAWING_S = 3.0
-# What they may take before they are stopped, and where that cannot be, the session with them.
+# Seconds until the pictures are stopped, or the session is if its pictures cannot be stopped.
 STUCK_S = 30.0
-# Of what is kept of one episode: visitors are many, and observations may be pictures.
+# Limits of the log of one episode: there are many visitors, and observations may be pictures.
 MOST_LOGS = 200
 LOG_BYTES = 1024 * 1024
 
 
 class ActionLog(BaseMessage):
-    """One action of an episode and what came of it. `timestamp` is ISO 8601, in UTC."""
+    """One action of an episode and its outcome. `timestamp` is ISO 8601, in UTC."""
 
     timestamp: str
     action: dict[str, Any]
@@ -194,7 +194,7 @@ class ActionLog(BaseMessage):
 
 
 class EpisodeState(BaseMessage):
-    """What a page shows of an episode."""
+    """The state of an episode for the page."""
 
     episode_id: str | None = None
     step_count: int = 0
@@ -204,14 +204,14 @@ class EpisodeState(BaseMessage):
 
 
 class PageResult(NamedTuple):
-    """What came of a reset or step.
+    """The outcome of a reset or step.
 
     Attributes:
         payload: The observation as v1 sends it.
         state: The environment's state after it; None if it could not be read.
-        drawing: What its author shows of it.
+        drawing: The author's view of it.
         steps: Steps since the last reset.
-        duration_s: What the call itself took.
+        duration_s: Seconds of the call itself.
     """
 
     payload: dict[str, Any]
@@ -222,19 +222,19 @@ class PageResult(NamedTuple):
 
 
 class PageEpisode:
-    """Plays in one session, and keeps what a page needs of the episode.
+    """Plays in one session, and keeps the parts of the episode that a page shows.
 
-    After each reset and step it reads the state and asks for the drawing, before any other call of the session.
-    What fails there is noted, and fails nothing.
+    After each reset and step it reads the state and the drawing, before any other call of the session. Errors there
+    become notes; the reset or step does not fail.
 
     Args:
         shared: The session.
-        draws: Whether drawings are wanted.
-        most_logs, most_bytes: What is kept of its actions.
+        draws: Whether to ask for drawings.
+        most_logs, most_bytes: Limits of the log of actions.
 
     Attributes:
         steps: Steps since the last reset.
-        watchers: Are set when something has changed.
+        watchers: Events that are set at each change.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class PageEpisode:
 
     @classmethod
     def of(cls, shared: SharedSession) -> PageEpisode:
-        """The one of a session that visitors use."""
+        """The episode of a shared session."""
         if shared.page is None:
             shared.page = cls(shared)
         episode: PageEpisode = shared.page
@@ -262,7 +262,7 @@ class PageEpisode:
 
     @property
     def state(self) -> EpisodeState:
-        """What there is to show."""
+        """The state for the page."""
         return EpisodeState(
             episode_id=self._id,
             step_count=self.steps,
@@ -364,7 +364,7 @@ def _plain(action: Any) -> tuple[dict[str, Any], int]:
 
 
 class _FollowUp:
-    """What is asked of an environment when a call has ended: its state, then its drawing."""
+    """The questions to an environment after a call: its state, then its drawing."""
 
     def __init__(self, shared: SharedSession, draws: bool):
         self.state: dict[str, Any] | None = None
@@ -377,14 +377,14 @@ class _FollowUp:
         self._closed = False
 
     def begin(self, payload: dict[str, Any]) -> None:
-        """To be called while the call ends: what it asks comes next."""
+        """Call this while the call ends, so that its questions come next."""
         self._payload = payload
         stop = asyncio.get_running_loop().call_later(STUCK_S, self._stop)
         self._over.add_done_callback(lambda _: stop.cancel())
         self._ask_next(Session.read_state, self._stated)
 
     async def wait(self) -> None:
-        """Until all of it is there, or has taken too long for an answer."""
+        """Waits until all answers are there, or took too long."""
         await asyncio.wait([self._over], timeout=DRAWING_S)
         if not self._over.done():
             late = f"render_web and web_actions gave no answer within {DRAWING_S:g} s: the page goes on without them"
@@ -425,11 +425,11 @@ class _FollowUp:
         self._over.set_result(None)
 
     def _ask_next(self, start: StartCall, done: Done) -> None:
-        # One that ends at once has asked for the next one before it stands here itself.
+        # A call that ends at once has already asked for the next one.
         self._pendings.append(self._shared.submit(start, done, next_=True))
 
     def _stop(self) -> None:
-        """It does not end."""
+        """The call does not end."""
         session = self._shared.session
         what = f"its state or render_web takes longer than {STUCK_S:g} s and is stopped"
         logger.error("session %s: %s", session.id, what, extra=log_extra(session.id, session.episode))

@@ -21,7 +21,7 @@ STATIC = Path(__file__).parent / "static"
 REDIRECT, NOT_MODIFIED, NOT_FOUND, NOT_BUILT = 307, 304, 404, 501
 _READING = frozenset({"GET", "HEAD"})
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
-# As Vite names what its contents decide.
+# The names that Vite gives files with a hash of their content.
 _HASHED = re.compile(r"-[A-Za-z0-9_-]{8}\.")
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -40,7 +40,7 @@ _TYPES = {
 _COMMON = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _FOREVER = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "no-cache"
-# Where environments are shown in a frame: a Space's page on the Hub.
+# Origins that may show environments in a frame: a Space's page on the Hub.
 _ANCESTORS = ("'self'", "https://huggingface.co", "https://*.huggingface.co", "https://*.hf.space")
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob: https:; "
@@ -92,14 +92,14 @@ pre{background:#8882;padding:.75rem;overflow:auto}</style>
 
 
 class StaticFile(NamedTuple):
-    """One that can be sent, as it was when it was read."""
+    """A file that can be sent, with the content that was read."""
 
     content: bytes
     etag: str
 
 
 async def page(request: Request) -> Response:
-    """The page, or one that says how to build it."""
+    """The page, or a page that says how to build it."""
     origins = request.app.state.openenv.settings.allowed_origins
     policy = f"{_PAGE_POLICY}; frame-ancestors {_ancestors(origins)}"
     headers = {**_COMMON, "Cache-Control": _ASK_AGAIN, "Content-Security-Policy": policy}
@@ -126,9 +126,9 @@ async def asset(request: Request, name: str) -> Response:
 
 
 async def frame(request: Request) -> Response:
-    """An empty document that becomes what the page hands it: an author's panel, which has no part in the page.
+    """An empty document for an author's panel: the page sends it the HTML, and the panel has no access to the page.
 
-    It cannot be a `srcdoc`: that would be under the policy of the page, which runs no script of others.
+    It cannot be a `srcdoc`: that would inherit the policy of the page, which forbids the panel's scripts.
     """
     policy = f"{_FRAME_POLICY}; frame-ancestors {_ancestors(request.app.state.openenv.settings.allowed_origins)}"
     return HTMLResponse(_FRAME, headers={**_COMMON, "Cache-Control": _ASK_AGAIN, "Content-Security-Policy": policy})
@@ -138,10 +138,10 @@ _ENDPOINTS = frozenset({page, slash, asset, frame})
 
 
 class RootRedirect:
-    """Answers what no route matches: who asks for `/` is led to the page.
+    """Answers requests without a route: `/` redirects to the page.
 
     Args:
-        otherwise: Answers all else.
+        otherwise: Answers all other requests.
     """
 
     def __init__(self, otherwise: ASGIApp):
@@ -210,7 +210,7 @@ def _redirect(place: str, scope: Any) -> Response:
 
 
 def _ancestors(allowed_origins: str | None) -> str:
-    """Who may show the page in a frame: itself, Spaces, and the origins that may use the server."""
+    """The origins that may show the page in a frame: its own, Spaces, and those that may use the server."""
     named = [origin.strip() for origin in (allowed_origins or "").split(",")]
     if "*" in named:
         return "*"

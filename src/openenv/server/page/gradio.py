@@ -36,15 +36,15 @@ _LIMITS = {
 
 
 def action_fields(action_cls: Any) -> list[dict[str, Any]]:
-    """What a form needs to know of each field of an action class, `metadata` left out.
+    """The facts that a form needs about each field of an action class, without `metadata`.
 
     Args:
-        action_cls: A model, or what else an environment takes; what has no fields gives an empty list.
+        action_cls: A model or another action type; a type without fields gives an empty list.
 
     Returns:
         For each field its `name`, `type` (`text`, `number`, `checkbox`, `select`, or `tensor` for a list of
         numbers), `required`, `description`, `default_value`, `choices`, `min_value`, `max_value`, `min_length`,
-        `max_length`, `pattern`, `placeholder` and `help_text`; None where the class says nothing.
+        `max_length`, `pattern`, `placeholder` and `help_text`; None where the class sets none.
     """
     schema = schema_of(action_cls) or {}
     definitions = schema.get("$defs", {})
@@ -118,16 +118,16 @@ def build_gradio_app(
     title: str = "OpenEnv Environment",
     quick_start_md: str | None = None,
 ) -> Any:
-    """A page with a form for actions, buttons for reset, step and state, and what came of the last of them.
+    """A page with a form for actions, buttons for reset, step and state, and the last result.
 
-    A `gradio_builder` gets the same arguments, so that it can show this page beside its own.
+    A `gradio_builder` gets the same arguments, so that it can show this page next to its own.
 
     Args:
         web_manager: Plays in the environment.
-        action_fields: What the form asks for, as `create_app` gives it to builders.
+        action_fields: The fields of the form, as `create_app` gives them to builders.
         metadata: Name, description and README are shown.
-        is_chat_env: Taken for existing code: the fields say what the form needs.
-        title: In place of the environment's name where there is no metadata.
+        is_chat_env: Accepted for existing code, and not used: the fields decide the form.
+        title: Replaces the environment's name if there is no metadata.
         quick_start_md: Markdown below the form.
 
     Returns:
@@ -185,7 +185,7 @@ def load_gradio() -> Any:
 
 
 async def _call_for_gradio(gradio: Any, call: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-    """What a call returns; its failure as the error that Gradio shows on the page."""
+    """The result of a call; a failure becomes the error that Gradio shows on the page."""
     try:
         return await call(*arguments)
     except (OpenEnvError, ValidationError) as error:
@@ -212,20 +212,20 @@ SEND_S = 5.0
 
 
 class WebInterfaceManager:
-    """Drives one session, which all who look at the page share.
+    """Drives one session, which all viewers of the page share.
 
-    The first reset opens it, and it takes a slot of the server as any other. When it has ended, because it was idle
-    for too long, the next reset opens another one. Calls may come from any event loop.
+    The first reset opens it, and it takes a slot of the server like every session. After its end (it was idle for too
+    long), the next reset opens another one. Calls may come from any event loop.
 
     Args:
-        env: The server where the session is, or an environment, which then has a server of its own here.
-        action_cls: Its actions; those of the server by default.
-        observation_cls: Its observations; those of the server by default.
-        metadata: What the environment says about itself.
+        env: The server of the session, or an environment, which then gets its own server here.
+        action_cls: The type of its actions; by default that of the server.
+        observation_cls: The type of its observations; by default that of the server.
+        metadata: The metadata of the environment.
 
     Attributes:
         env: The environment that it was made with; None if that was a server.
-        episode_state: The episode as it was after the last call.
+        episode_state: The episode after the last call.
         home: The event loop of the server; None until it runs.
         connected_clients: The sockets that are sent each state of the episode.
     """
@@ -269,7 +269,7 @@ class WebInterfaceManager:
         """Does the action that a form describes (`protocol.forms.read_form`); returns as `reset_environment`.
 
         Raises:
-            ValidationError: That is no action of this environment.
+            ValidationError: The form does not describe an action of this environment.
             ResetRequired: There is no session, or it has ended.
             EnvironmentFailed: `step` failed.
         """
@@ -283,14 +283,14 @@ class WebInterfaceManager:
         """Accepts a socket, and sends the episode on it: now, and after each reset and step by this manager.
 
         Call it on the server's event loop, from a WebSocket route of the app; the route calls `disconnect_websocket`
-        when its client has left. `/ws/ui` tells the episode of any session in the same words.
+        when its client has left. `/ws/ui` sends the episode of any session in the same format.
         """
         await websocket.accept()
         self.connected_clients.append(websocket)
         await self._send_state([websocket])
 
     async def disconnect_websocket(self, websocket: WebSocket) -> None:
-        """Sends nothing more on a socket."""
+        """Stops sending on a socket."""
         if websocket in self.connected_clients:
             self.connected_clients.remove(websocket)
 
@@ -343,14 +343,14 @@ CUSTOM_PATH = "/web/custom"
 
 
 def add_page(app: FastAPI, server: EnvironmentServer, builder: Callable[..., Any], title: str | None = None) -> None:
-    """Mounts what a builder makes at `/web/custom`; without Gradio, a page there that says how to get it.
+    """Mounts the page of a builder at `/web/custom`; without Gradio, a page there that says how to install it.
 
     Args:
         app: The app that gets the page.
         server: The server of the environment that the page drives.
         builder: Called with `(web_manager, action_fields, metadata, is_chat_env, title, quick_start_md)`, all by
-            position; it returns a `gradio.Blocks`. What it raises is raised here.
-        title: In place of one with the environment's name.
+            position; it returns a `gradio.Blocks`. Its exceptions are raised here.
+        title: Replaces the title with the environment's name.
     """
     if find_spec("gradio") is None:
         app.add_api_route(CUSTOM_PATH, _without_gradio(server.env_name), include_in_schema=False)

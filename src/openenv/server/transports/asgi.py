@@ -21,7 +21,7 @@ from ..v2 import V2Connection
 
 logger = logging.getLogger("openenv.server")
 
-# Bytes unsent over which a client is not asked for more, as asyncio's transports have it.
+# Unsent bytes above which the client's frames are not read, as in asyncio's transports.
 HIGH_WATER_BYTES = 64 * 1024
 LAST_WORDS_S = 2.0
 
@@ -85,7 +85,7 @@ async def _listen(websocket: WebSocket, channel: ASGIChannel, connection: V1Conn
 async def _end_unresponsive(
     channel: ASGIChannel, connection: V1Connection | V2Connection, sender: asyncio.Task[None]
 ) -> None:
-    """Ends the connection with a client that does not read, or is gone."""
+    """Ends the connection of a client that does not read, or is gone."""
     error = channel.verdict.result()
     METER.failed(error)
     session = connection.session_id
@@ -96,16 +96,16 @@ async def _end_unresponsive(
 
 
 class ASGIChannel:
-    """Sends in the order of the calls, from a task of its own: ASGI can only be awaited.
+    """Sends in the order of the calls, from a separate task: ASGI's `send` must be awaited.
 
     Args:
         binary: Whether frames are binary.
         max_unsent: Bytes that may wait for the client to read.
 
     Attributes:
-        readable: Set while the client is to be asked for more.
-        verdict: Why the connection must end, once it must.
-        heard: Whether something was heard since the last look.
+        readable: Set while frames of the client may be read.
+        verdict: Why the connection must end; None while it may go on.
+        heard: Whether the client sent something since the last look.
         life: Gets the time of that.
     """
 
@@ -147,14 +147,14 @@ class ASGIChannel:
         self._may_read()
 
     def silent(self) -> bool:
-        """Whether nothing was heard since the last time this was asked, though it was listened to."""
+        """Whether the client sent nothing since the last call, though its frames were read."""
         heard, self.heard = self.heard, False
         if heard:
             self.life.heard_at = time.monotonic()
         return not heard and self.readable.is_set()
 
     def give_up(self) -> None:
-        """Nothing was heard for too long."""
+        """Ends the connection: the client was silent for too long."""
         if not self.verdict.done():
             self.verdict.set_result(ConnectionLost("no sign of life from the client: two periods of heartbeat_s"))
 

@@ -1,4 +1,4 @@
-"""What all connections of one uvicorn server share: where its endpoint is, and the frames of one tick of the loop."""
+"""Shared by all connections of one uvicorn server: its endpoint, and the frames of one tick of the event loop."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from .asgi import environment_socket
 
 logger = logging.getLogger("openenv.server")
 
-# Requests read at most before they are executed: the sessions of so many are still in the processor's caches. Of
-# 8,192 sessions that all step, a step takes the server 22.5 us of CPU, and 27.5 where all that came is read first.
+# Most requests that are read before they are executed: the sessions of so many stay in the processor's caches. With
+# 8,192 sessions that all step, a step costs the server 22.5 us of CPU, and 27.5 us if all input is read first.
 MOST_REQUESTS = 32
-# Replies kept back at most, and their bytes: the first of them waits for the steps of the others, and none of them
-# counts yet as unsent with its connection.
+# Most replies that are held back, and their bytes: the first one waits for the steps of the others, and the replies
+# do not count yet as unsent bytes of their connections.
 MOST_REPLIES = 64
 MOST_BYTES = 1024 * 1024
 
 
 class FrameHandler(Protocol):
-    """Who handles a request."""
+    """Handles the requests of one connection."""
 
     def receive(self, frame: bytes) -> None:
-        """Handles it. A reply that is there at once is passed to the batcher."""
+        """Handles a request. An immediate reply goes to the batcher."""
 
     def failed(self) -> None:
         """Ends the connection after an unexpected error of `receive`."""
@@ -51,8 +51,8 @@ class FrameHandler(Protocol):
 class TickBatcher:
     """Requests and replies of all connections of a server, kept until the event loop has read all input.
 
-    Reading, executing and sending are three worlds. Done for one connection after the other, each finds its
-    code gone from the processor's caches, and each reply finds its reader asleep again and pays for waking it.
+    Reading, executing and sending use different code. If they alternate for each connection, their code drops out of
+    the processor's caches, and each reply must wake a reader that fell asleep again.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class TickBatcher:
         self._after: list[Callable[[], None]] = []
 
     def request(self, handler: FrameHandler, frame: bytes) -> None:
-        """Has a frame handled when everything that is there has been read."""
+        """Has a frame handled after all available input was read."""
         self._requests.append((handler, frame))
         if len(self._requests) == 1:
             asyncio.get_running_loop().call_soon(self.finish)
@@ -88,7 +88,7 @@ class TickBatcher:
             asyncio.get_running_loop().call_soon(callback)
 
     def finish(self) -> None:
-        """Handles the requests and sends the replies there are; for what must come after them in order.
+        """Handles all requests and sends all replies now; call it before an action that must come after them.
 
         Called while requests are being handled, it only sends.
         """
@@ -120,7 +120,7 @@ class TickBatcher:
             if not self._sends & METER.SAMPLE:
                 began = time.monotonic()
         try:
-            # One that closes its connection leads back here: the same queue, so nothing is overtaken.
+            # Re-entrancy: a reply may close its connection, which calls this again with the same queue, in order.
             while replies:
                 transmit, frame = replies.popleft()
                 transmit(frame)
@@ -137,11 +137,11 @@ _HARMLESS = (BaseHTTPMiddleware, CORSMiddleware, GZipMiddleware, AuthMiddleware)
 
 
 class ServerContext:
-    """One uvicorn server whose app is ours: where the environment endpoint lies, and what its connections share.
+    """The endpoint of an environment server inside uvicorn, and the state that its connections share.
 
     Attributes:
-        server: The environment behind it.
-        connections: Those that uvicorn shuts down when it stops.
+        server: The environment server.
+        connections: The connections that uvicorn shuts down when it stops.
         max_bytes: Largest message from a client.
         max_unsent: Most bytes that may wait for a client that does not read.
         keepalive: Watches all connections.
@@ -178,7 +178,7 @@ class ServerContext:
 
 
 def server_inside(app: Any) -> EnvironmentServer | None:
-    """The environment server somewhere inside what uvicorn serves, behind any middleware."""
+    """The environment server inside the app that uvicorn serves, behind any middleware."""
     while app is not None:
         server = getattr(getattr(app, "state", None), "openenv", None)
         if isinstance(server, EnvironmentServer):
@@ -188,7 +188,7 @@ def server_inside(app: Any) -> EnvironmentServer | None:
 
 
 def _inner_app(app: Any) -> Starlette | None:
-    """The app of ours inside what uvicorn wrapped around it; None if its owner put something before WebSockets."""
+    """Our app inside uvicorn's wrappers; None if its owner put other middleware before WebSockets."""
     while isinstance(app, (ProxyHeadersMiddleware, MessageLoggerMiddleware)):
         app = app.app
     if not isinstance(app, Starlette) or not isinstance(getattr(app.state, "openenv", None), EnvironmentServer):

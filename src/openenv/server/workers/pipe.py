@@ -1,4 +1,4 @@
-"""Messages with sockets attached between the parent and a worker, and the seconds they give one another."""
+"""Messages with sockets attached between the parent and a worker, and the time limits between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple, Self
 
-# Seconds that running calls have to finish when the time of their sessions is over.
+# Seconds that running calls have to finish after their sessions had to end.
 RUNNING_S = 2.0
 # Seconds for connections and environments to close after that; then the process ends in any case.
 END_S = 6.0
@@ -21,13 +21,13 @@ ORPHAN_RUNNING_S = 0.7
 ORPHAN_S = 1.5
 # Near the limit of sessions, a connection is given this long to open one before the next one may.
 UNDECIDED_S = 2.0
-# Without connections after there was no room for another file.
+# Seconds without new connections after the process could open no more files.
 EXHAUSTED_S = 0.5
 
 
-# Sockets in one message: what a worker takes in before it serves those it has. The kernel's limit is 253.
+# Sockets in one message: a worker takes so many before it serves those it has. The kernel's limit is 253.
 MOST_SOCKETS = 32
-# Largest message: a request head that is handed on.
+# Largest message: a forwarded request head.
 MOST_BYTES = 65_536
 # Size of the key that names a worker in a message.
 KEY_BYTES = 8
@@ -35,18 +35,18 @@ _ROOM = socket.CMSG_SPACE(MOST_SOCKETS * array("i").itemsize) if hasattr(socket,
 
 
 class MessageKind(Enum):
-    """What a message is about: its first byte."""
+    """The kind of a message: its first byte."""
 
     # From the parent.
     CONNECTIONS = b"c"  # how many (1 byte) and sockets of new connections
-    DRAIN = b"d"  # open no session any more; seconds that sessions are given to end
+    DRAIN = b"d"  # stop opening sessions; seconds that sessions have to end
     RETIRE = b"l"  # the same for a worker that was replaced: its last connections are still opening sessions
     TELL = b"t"  # another worker asks what sessions there are; one socket, to answer on
     # The number of workers that answer (2 bytes), the keys of some of them (8 bytes each), their sockets.
     ANSWER_SOCKETS = b"o"
     # From a worker.
-    ASK = b"a"  # it wants to know what sessions all others have
-    READY = b"r"  # JSON: what it serves
+    ASK = b"a"  # it asks for the sessions of all other workers
+    READY = b"r"  # JSON: facts about what it serves
     FAILED = b"e"  # it cannot start: why
     # Both ways.
     ROUTED = b"h"  # key of the worker that is wanted (8 bytes), what was read already; one socket
@@ -61,7 +61,7 @@ class PipeMessage(NamedTuple):
 
 
 def can_pass_sockets() -> bool:
-    """Whether this platform has what a server of several workers is made of."""
+    """Whether this platform supports a server of several workers."""
     needed = ((socket, "send_fds"), (socket, "SOCK_SEQPACKET"), (socket, "AF_UNIX"), (os, "memfd_create"))
     return all(hasattr(module, name) for module, name in needed)
 
@@ -97,12 +97,12 @@ class Pipe:
         return not self._outbox and self._send(kind.value + payload, list(sockets))
 
     def post(self, kind: MessageKind, payload: bytes = b"", sockets: Iterable[int] = ()) -> None:
-        """Sends a message now or later. The sockets belong to the pipe from here on."""
+        """Sends a message now or later. The sockets belong to the pipe from now on."""
         self._outbox.append((kind.value + payload, list(sockets)))
         self.flush()
 
     def flush(self) -> None:
-        """Sends what waits, as far as there is room."""
+        """Sends waiting messages, as far as there is room."""
         while self._outbox and self._send(*self._outbox[0]):
             _, sockets = self._outbox.popleft()
             for descriptor in sockets:

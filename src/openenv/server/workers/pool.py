@@ -18,7 +18,7 @@ from .process import WorkerCommand, WorkerPhase, WorkerProcess
 from .table import SharedMetrics, WorkerTable
 
 WINDOW_S = 60.0
-# A worker that lived this long did not die of how it was started.
+# A worker that lived this long did not die because of its start.
 WELL_S = 30.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
@@ -44,7 +44,7 @@ class RestartPolicy:
             lived_s: How long it had been ready; 0 if it never was.
 
         Returns:
-            Seconds until it may be replaced: none for the first. None: the budget is used up.
+            Seconds until it may be replaced: 0 for the first. None: the budget is used up.
         """
         if lived_s >= WELL_S:
             self._backoff.reset()
@@ -60,10 +60,10 @@ class RestartPolicy:
 
 logger = logging.getLogger("openenv.supervisor")
 
-# Seconds that a worker has to end by itself, beside the time that its sessions are given.
+# Seconds that a worker has to end by itself, in addition to the time that its sessions have.
 LEAVE_S = END_S + 2.0
 LOOK_S = 0.5
-# An app may know API keys of which the settings say nothing.
+# An app may have API keys that are not in the settings.
 LEAST_HOLDERS = 64
 
 
@@ -86,13 +86,13 @@ class WorkerPool:
     """Keeps as many workers as the settings say.
 
     Args:
-        settings: Of the server.
+        settings: The settings of the server.
         command: Makes the command line of a worker.
         started: Called with each worker process that was started.
-        ended: Called with each one that is gone, before its pipe is closed.
+        ended: Called with each worker process that is gone, before its pipe is closed.
 
     Attributes:
-        workers: Every worker process there is.
+        workers: All worker processes.
         complete: Whether all workers have been ready once.
         failure: Why the server cannot go on.
     """
@@ -124,7 +124,7 @@ class WorkerPool:
 
     @property
     def taking(self) -> list[WorkerProcess]:
-        """Workers that connections may be handed to."""
+        """Workers that may get connections."""
         workers = (slot.worker for slot in self._slots)
         return [worker for worker in workers if worker is not None and worker.phase is WorkerPhase.READY]
 
@@ -160,7 +160,7 @@ class WorkerPool:
             self._fill(slot)
 
     def ready(self, worker: WorkerProcess) -> None:
-        """A worker says that it can serve."""
+        """A worker is ready to serve."""
         if worker.phase is not WorkerPhase.STARTING:
             return
         worker.became_ready(time.monotonic())
@@ -181,7 +181,7 @@ class WorkerPool:
             self._to_replace.extend([slot for slot in self._slots if slot not in self._to_replace])
 
     def leave(self, grace_s: float) -> None:
-        """Ends all workers; their sessions get that many seconds."""
+        """Ends all workers; their sessions have that many seconds."""
         self._ending = True
         self._to_replace.clear()
         for worker in self.workers:
@@ -201,7 +201,7 @@ class WorkerPool:
                 worker.pipe.post(MessageKind.FREE)
 
     def ask(self, asking: WorkerProcess) -> None:
-        """Has all other workers tell this one what sessions they have."""
+        """Has all other workers list their sessions for this one."""
         others = [worker for worker in self._started_workers if worker is not asking]
         count = len(others).to_bytes(2, "big")
         for first in range(0, max(1, len(others)), MOST_SOCKETS):
@@ -224,7 +224,7 @@ class WorkerPool:
         return ends
 
     def turn(self, now: float) -> None:
-        """Does what is due: kills the overdue, starts the missing, goes on with a replacement."""
+        """Does what is due: kills overdue workers, starts missing ones, goes on with a replacement."""
         for worker in self.workers:
             reason = worker.overdue(now)
             if reason is not None:
@@ -243,7 +243,7 @@ class WorkerPool:
         return min([max(0.0, time - now) for time in times] + [min(LOOK_S, self._settings.worker_silence_s / 4)])
 
     def reap(self) -> None:
-        """Takes notice of workers that have ended."""
+        """Handles workers that have ended."""
         gone = [worker for worker in self.workers if worker.exit_code is not None]
         for worker in gone:
             self.workers.remove(worker)
@@ -257,7 +257,7 @@ class WorkerPool:
             self.wake()
 
     def close(self) -> None:
-        """Leaves nothing behind, neither process nor memory."""
+        """Frees all processes and memory."""
         self.kill()
         for worker in self.workers:
             worker.wait()
@@ -297,7 +297,7 @@ class WorkerPool:
         worker.leave(kind, grace_s, time.monotonic() + grace_s + RUNNING_S + spare)
 
     def _handle_death(self, worker: WorkerProcess) -> None:
-        """Decides what follows from a death."""
+        """Decides what to do after the death of a worker."""
         slot = next((slot for slot in self._slots if worker in (slot.worker, slot.successor)), None)
         if slot is None or self._ending:
             return

@@ -16,7 +16,7 @@ from .table import BEAT, DECIDED, DRIFT, KEY, WorkerRow, WorkerTable
 
 
 class SilenceDetector:
-    """Watches a number that a worker changes while its event loop turns.
+    """Watches a number that a worker changes while its event loop runs.
 
     Args:
         silence_s: Seconds without a change after which it is silent.
@@ -41,7 +41,7 @@ class SilenceDetector:
 WorkerCommand = Callable[[int, int, int, int], list[str]]
 """The command line of a worker, given the descriptors of its pipe, the table and the metrics, and its row."""
 
-# Signals that end a process for what its own code did.
+# Signals that end a process because of its own code.
 CRASHES = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP}
 # Signals that a terminal or a service manager sends to the whole group; a worker does what its parent says.
 GROUP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -65,14 +65,14 @@ class WorkerProcess:
         command: Makes its command line.
         table: The shared table.
         metrics: Descriptor of the shared metrics.
-        row: Its row, which is free.
+        row: A free row, for this worker.
         start_s: Seconds it has to become ready.
         silence_s: Seconds it may be silent from then on.
 
     Attributes:
-        phase: What it does: start, serve, leave, or nothing any more.
-        deadline: When it is killed, unless something happens before; None: not at all.
-        complaint: Why it cannot start, in its own words.
+        phase: Starting, serving, leaving, or ended.
+        deadline: When it is killed, unless something happens before; None: it is not killed.
+        complaint: Why it cannot start, as the worker reported it.
         pipe: The parent's end of the pipe to it.
         ready_at: When it became ready.
     """
@@ -118,7 +118,7 @@ class WorkerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """What it ended with; None while it lives."""
+        """Its exit code; None while it lives."""
         return self._process.poll()
 
     @property
@@ -128,7 +128,7 @@ class WorkerProcess:
 
     @property
     def undecided(self) -> int:
-        """Connections handed to it of which it does not know yet whether they want a session."""
+        """Connections handed to it that have neither asked for a session nor shown that they need none."""
         return max(0, self._handed - self.row.get(DECIDED))
 
     def hand(self, sockets: list[int]) -> bool:
@@ -170,7 +170,7 @@ class WorkerProcess:
         """Ends it at once.
 
         Args:
-            reason: To go on with after "worker 17".
+            reason: The words after "worker 17".
         """
         self.deadline = None
         self._killed_for = self._killed_for or reason
@@ -184,7 +184,7 @@ class WorkerProcess:
 
     @property
     def cause(self) -> str:
-        """Why it is gone, to go on with after "worker 17"."""
+        """Why it is gone, as the words after "worker 17"."""
         code = self.exit_code
         how = f"ended with exit code {code}" if code is None or code >= 0 else f"was killed by signal {-code}"
         return self.complaint or self._killed_for or how

@@ -1,4 +1,4 @@
-"""A uvicorn server that lets its sessions end first, in a process that does nothing but serve."""
+"""A uvicorn server that lets its sessions end first, in a process that only serves."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ GC_THRESHOLDS = (10_000, 50, 20)
 
 
 def tune_process() -> None:
-    """Keeps what is loaded by now out of every garbage collection, and has it collect less often.
+    """Excludes all loaded objects from garbage collection, and makes collections less frequent.
 
-    To be called once, when the app is made: never by a library, since it is about the whole process.
+    Call it once, when the app is made, and never from a library: it affects the whole process.
     """
     gc.collect()
     gc.freeze()
@@ -39,7 +39,7 @@ def tune_process() -> None:
 logger = logging.getLogger("openenv.supervisor")
 
 _BUSY = (SessionState.STARTING, SessionState.EXECUTING)
-# What a process ends with that an environment kept from ending.
+# Exit code of a process that an environment kept from ending.
 FORCED = 1
 _OVER = "the server was stopped, and its time for sessions to end (grace_s) is over"
 
@@ -48,11 +48,11 @@ class DrainingServer(uvicorn.Server):
     """Serves an app; SIGTERM and Ctrl-C let its sessions end first. A second signal ends the process at once.
 
     Args:
-        config: Of the app, which is loaded.
+        config: The configuration of the app, which is loaded.
         grace_s: Seconds that sessions have after SIGTERM. After Ctrl-C, only calls that run have time to finish.
 
     Attributes:
-        environment: The server behind the app; None for an app that is not ours.
+        environment: The environment server behind the app; None for an app that is not ours.
     """
 
     def __init__(self, config: uvicorn.Config, grace_s: float):
@@ -89,12 +89,12 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter) or self._over()
 
     def drain(self, grace_s: float, running_s: float = RUNNING_S, reachable: bool = False) -> None:
-        """Begins to end: no further connections and sessions. Asked again, it may only end earlier.
+        """Begins to end: no further connections and sessions. A second call can only make the end earlier.
 
         Args:
             grace_s: Seconds that sessions have to end by themselves. One that waits for its client to come back
                 counts only if it can.
-            running_s: Seconds that calls which run after that have to finish.
+            running_s: Seconds that calls that still run after that have to finish.
             reachable: Whether clients can still come back to their sessions.
         """
         self._reachable = reachable
@@ -128,7 +128,7 @@ class DrainingServer(uvicorn.Server):
         left_s = self._drained_at + self._grace_s - time.monotonic()
         if left_s > 0:
             return not any(self._reachable or not session.detached for session in sessions)
-        # What is idle ends now, and the rest after the call that runs.
+        # Idle sessions end now, and the others after their running call.
         for session in sessions:
             if session.state is not SessionState.STARTING and not (self._finishing and session.state in _BUSY):
                 session.finish(SessionLost(_OVER))

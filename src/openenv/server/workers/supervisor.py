@@ -40,10 +40,10 @@ STORM_S = 0.001
 
 
 class Acceptor:
-    """Accepts connections and hands them to workers. Reads nothing from them.
+    """Accepts connections and hands them to workers. It reads nothing from them.
 
     Args:
-        listener: The listening socket, which this object owns from here on.
+        listener: The listening socket; this object owns it from now on.
 
     Attributes:
         crowded: Whether accepted connections wait for a worker that has room in its pipe.
@@ -52,7 +52,7 @@ class Acceptor:
     def __init__(self, listener: socket.socket):
         listener.setblocking(False)
         self._listener = listener
-        # Each with the time at which it was accepted.
+        # Each connection with the time of its acceptance.
         self._waiting: deque[tuple[int, float]] = deque()
         self.crowded = False
         self._last = -1
@@ -67,7 +67,7 @@ class Acceptor:
         return bool(self._waiting)
 
     def accept(self) -> None:
-        """Accepts what is there, up to a batch; in a storm, a moment later.
+        """Accepts waiting connections, up to a batch; in a storm, a moment later.
 
         Raises:
             OSError: The process or the machine has no room for more files; nothing was lost.
@@ -89,11 +89,12 @@ class Acceptor:
         self._waiting.extendleft((descriptor, 0.0) for descriptor in reversed(sockets))
 
     def hand_out(self, workers: Sequence[WorkerProcess], most: int | None = None) -> None:
-        """Hands waiting connections to the workers with the least load; what finds no room goes on waiting.
+        """Hands waiting connections to the workers with the least load; without room, connections go on waiting.
 
         Args:
-            workers: Those that take connections.
-            most: How many may be handed out now; None for all. One that has waited for `UNDECIDED_S` always is.
+            workers: The workers that take connections.
+            most: How many may be handed out now; None for all. After `UNDECIDED_S`, a connection is always handed
+                out.
         """
         # How many have waited long enough; the first of them came first.
         latest = time.monotonic() - UNDECIDED_S
@@ -116,7 +117,7 @@ class Acceptor:
         self.crowded = left > 0
 
     def close(self) -> None:
-        """Accepts no more; connections that wait are given up."""
+        """Stops accepting; waiting connections are closed."""
         self._listener.close()
         while self._waiting:
             os.close(self._waiting.popleft()[0])
@@ -157,7 +158,7 @@ class Signals:
         return self._reader.fileno()
 
     def take(self) -> list[signal.Signals]:
-        """Those that came since the last time, in their order."""
+        """The signals since the last call, in their order."""
         try:
             return [signal.Signals(number) for number in self._reader.recv(4096)]
         except BlockingIOError:
@@ -175,10 +176,10 @@ class Supervisor:
     """Runs a server of several workers, in the main thread of a process that does nothing else.
 
     Args:
-        listener: The listening socket, which this object owns from here on.
-        settings: Of the server.
+        listener: The listening socket; this object owns it from now on.
+        settings: The settings of the server.
         command: Makes the command line of a worker.
-        on_ready: Called once, when all workers are ready, with what they serve: `name`, and `limit` where known.
+        on_ready: Called once, when all workers are ready, with the environment: `name`, and `limit` if it is known.
     """
 
     def __init__(
@@ -232,7 +233,7 @@ class Supervisor:
         return self._ended_by is not None or self._pool.failure is not None
 
     def _turn(self) -> None:
-        """Waits for something to happen and does what follows. Connections are handed over with nothing else done."""
+        """Waits for an event and handles it. Between two looks, a turn only hands connections over."""
         rest_s = max(0.0, self._look_at - time.monotonic())
         if self._acceptor.holding and not self._acceptor.crowded:
             rest_s = min(rest_s, HELD_BACK_S)
@@ -245,7 +246,7 @@ class Supervisor:
             self._look(now)
 
     def _look(self, now: float) -> None:
-        """Sees to the workers, and that the selector knows what is waited for."""
+        """Maintains the workers, and registers their pipes with the selector."""
         self._pool.turn(now)
         self._look_at = now + self._pool.rest_s(now)
         self._taking = self._pool.taking

@@ -17,9 +17,9 @@ from ...telemetry.metrics import CELLS, KEY_CELL, LAYOUT, LAYOUT_CELL, METER, Re
 LINE_BYTES = 128
 ROW_CELLS = LINE_BYTES // 8
 # The cells of a row. Each has one writer while the worker lives: the worker.
-# FIRST: when the first of those that wait came (monotonic nanoseconds).
-# ASIDE: how many wait for sessions of their key to end.
-# DECIDED: connections of which it is known whether they want a session now.
+# FIRST: when the first of the waiting newcomers came (monotonic nanoseconds).
+# ASIDE: how many newcomers wait until sessions of their key end.
+# DECIDED: connections that have asked for a session, or shown that they need none.
 # STUCK: slots of sessions that have ended with a call that does not return.
 KEY, HELD, LEAVING, WAITING, DRIFT, BEAT, FIRST, ASIDE, DECIDED, STUCK = range(10)
 # In the first line, behind the numbers of rows and API keys: whether the server as a whole takes sessions.
@@ -32,8 +32,8 @@ class SharedCells:
     The kernel releases the lock when its holder dies. It excludes other processes, not other threads.
 
     Args:
-        descriptor: Of memory that another process made, which this object owns from here on; None makes new memory.
-        name: Of new memory, for people who look at the process.
+        descriptor: The memory that another process made; this object owns it from now on. None makes new memory.
+        name: The name of new memory, for people who inspect the process.
         size: Bytes of new memory.
     """
 
@@ -53,7 +53,7 @@ class SharedCells:
         fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Gives the memory back, if no other part of this process holds a view of it."""
+        """Frees the memory, if no other part of this process holds a view of it."""
         self._all.release()
         self._map.close()
         os.close(self.descriptor)
@@ -62,12 +62,12 @@ class SharedCells:
 class WorkerTable(SharedCells):
     """Rows of numbers, one for each worker process.
 
-    Sums over rows may be read at any time. What must not change between a look and a write goes under the lock.
+    Sums over rows may be read at any time. A write that depends on an earlier read needs the lock.
 
     Args:
-        rows: How many rows a new one has.
-        holders: For how many API keys, counted from 1, it counts sessions.
-        descriptor: Of a table that another process made, which this object owns from here on; None makes a new one.
+        rows: The number of rows of a new table.
+        holders: The number of API keys, counted from 1, for which it counts sessions.
+        descriptor: A table that another process made; this object owns it from now on. None makes a new one.
     """
 
     def __init__(self, rows: int = 0, holders: int = 0, descriptor: int | None = None):
@@ -93,7 +93,7 @@ class WorkerTable(SharedCells):
 
     @property
     def leaving(self) -> int:
-        """Those of them that are closing."""
+        """Sessions that hold a slot and are closing."""
         return sum(self.cells[LEAVING::ROW_CELLS])
 
     @property
@@ -116,7 +116,7 @@ class WorkerTable(SharedCells):
         self._all[_SERVING] = serves
 
     def times(self) -> list[int]:
-        """When the first of those that wait came, by row; 0: none waits there."""
+        """When the first waiting newcomer came, by row; 0: no newcomer waits there."""
         return self.cells[FIRST::ROW_CELLS].tolist()
 
     @property
@@ -127,7 +127,7 @@ class WorkerTable(SharedCells):
 
     @property
     def aside(self) -> list[int]:
-        """Rows in which newcomers wait for sessions of their key to end."""
+        """Rows in which newcomers wait until sessions of their key end."""
         return [index for index, count in enumerate(self.cells[ASIDE::ROW_CELLS]) if count]
 
     def held_by(self, holder: int) -> int:
@@ -163,7 +163,7 @@ class WorkerRow:
         self._cells[self._first + cell] = value
 
     def add(self, cell: int, value: int) -> None:
-        """For the cell's one writer: no other change can be lost."""
+        """Adds to a cell. Only for the cell's one writer: then no change can be lost."""
         self._cells[self._first + cell] += value
 
     def add_share(self, holder: int, value: int) -> None:
@@ -171,7 +171,7 @@ class WorkerRow:
         self._shares[self.index * self._stride + holder - 1] += value
 
     def clear(self) -> None:
-        """Forgets a worker process that is gone."""
+        """Clears the row of a worker process that is gone."""
         for cell in range(ROW_CELLS):
             self.set(cell, 0)
         for share in range(self.index * self._stride, (self.index + 1) * self._stride):
@@ -179,7 +179,7 @@ class WorkerRow:
 
 
 def _lines(holders: int) -> int:
-    """Lines of the cache that so many cells take."""
+    """The number of cache lines for so many cells."""
     return -(-holders // ROW_CELLS)
 
 
@@ -187,22 +187,21 @@ METRICS_ROW_BYTES = 8 * CELLS
 
 
 class SharedMetrics(SharedCells):
-    """A row of cells for each worker process, and before them one that stays: the parent's.
+    """A row of cells for each worker process, and before them the permanent row of the parent.
 
-    In that one the parent counts, and keeps what workers had counted that are gone: a counter never goes down.
-    Each row has one writer at a time. A look at all of them and the parent's moves from one row to another exclude
-    each other by the lock.
+    The parent counts in its row, and adds the counters of workers that are gone: a counter never goes down. Each row
+    has one writer at a time. The lock keeps a read of all rows and the parent's moves between rows apart.
 
     Args:
-        rows: How many workers new memory has room for.
-        descriptor: Of memory that another process made, which this object owns from here on; None makes new memory.
+        rows: The number of workers that new memory has room for.
+        descriptor: The memory that another process made; this object owns it from now on. None makes new memory.
     """
 
     def __init__(self, rows: int = 0, descriptor: int | None = None):
         super().__init__(descriptor, "openenv-metrics", METRICS_ROW_BYTES * (1 + rows))
 
     def host(self) -> None:
-        """Has the parent's process count in the row that stays."""
+        """Has the parent process count in the permanent row."""
         cells = self._row(0)
         cells[LAYOUT_CELL] = LAYOUT
         METER.move(cells, self.readings)
@@ -214,7 +213,7 @@ class SharedMetrics(SharedCells):
         METER.move(cells, self.readings)
 
     def fold(self, index: int) -> None:
-        """A worker process is gone: its counters are kept, its gauges are forgotten."""
+        """A worker process is gone: its counters are kept, its gauges are dropped."""
         row, kept = self._row(1 + index), self._row(0)
         with self:
             last = Reading(row.tolist())
@@ -224,7 +223,7 @@ class SharedMetrics(SharedCells):
             row[:] = memoryview(bytes(METRICS_ROW_BYTES)).cast("q")
 
     def readings(self) -> list[Reading]:
-        """The numbers of every process there is, the parent's first."""
+        """The numbers of all processes, those of the parent first."""
         with self:
             cells = self._all.tolist()
         rows = (Reading(cells[first : first + CELLS]) for first in range(0, len(cells), CELLS))
@@ -237,13 +236,12 @@ class SharedMetrics(SharedCells):
 class WorkerLoad:
     """A worker's side of its load: the sessions it has, and the connections that may become one.
 
-    The parent counts every connection that it hands over as a load of one. Here is counted only what differs
-    from that later on, so a connection that becomes a session changes nothing, and at no moment is it counted
-    twice or not at all.
+    The parent counts every connection that it hands over as a load of one. The worker counts only later differences:
+    a connection that becomes a session changes nothing, so at no moment is it counted twice or not at all.
 
-    The parent also reads how many connections are decided: it is known whether they want a session now. A
-    connection of protocol v1 and one that only speaks HTTP are decided at once. One of protocol v2 opens its session
-    a moment later.
+    The parent also reads how many connections are decided: they have asked for a session, or shown that they need
+    none. Connections of protocol v1 and connections that only speak HTTP are decided at once. A connection of
+    protocol v2 opens its session a moment later.
     """
 
     __slots__ = ("_asked", "_begun", "_count", "_promised", "_row", "_undecided")
@@ -255,15 +253,15 @@ class WorkerLoad:
         self._undecided: deque[int] = deque()
 
     def begin(self) -> None:
-        """A connection asks to speak WebSocket; what it opens before `end` takes over its load."""
+        """A connection asks for WebSocket; a session that it opens before `end` takes over its load."""
         self._promised = self._begun = True
         self._asked = False
 
     def end(self, gone: bool = False) -> int | None:
-        """It was answered. If it opened nothing, it weighs nothing from here on.
+        """The connection was answered. Without a session, its load is 0 from now on.
 
         Args:
-            gone: The connection was closed or handed on.
+            gone: The connection was closed or forwarded.
 
         Returns:
             A number to call `give_up` with, if the connection has not asked for a session yet; else None.
@@ -280,13 +278,13 @@ class WorkerLoad:
         return self._count
 
     def give_up(self, number: int) -> None:
-        """No session was asked for over a connection for a while."""
+        """A connection has not asked for a session for a while."""
         if self._undecided and self._undecided[0] <= number:  # those in front of it are older
             self._undecided.popleft()
             self.note_decision()
 
     def note_request(self) -> None:
-        """A session was asked for, and has a slot, waits for one, or was refused."""
+        """A client asked for a session: it has a slot, waits for one, or was refused."""
         if self._begun:
             self._asked = True
         elif self._undecided:
@@ -294,7 +292,7 @@ class WorkerLoad:
             self.note_decision()
 
     def note_decision(self) -> None:
-        """It is known what a connection wants."""
+        """A connection is decided."""
         self._row.add(DECIDED, 1)
 
     def opened(self) -> None:
@@ -312,13 +310,13 @@ class WorkerLoad:
 class SharedSlots:
     """Slots counted in the table that all workers share (see `sessions.slots.Slots`).
 
-    A worker that holds the first place and hangs keeps newcomers of all others waiting, until its parent replaces it.
+    A worker that hangs with the first newcomer blocks the newcomers of all workers, until the parent replaces it.
 
     Args:
         table: The shared table.
         index: This worker's row.
         limit: Most slots taken by all workers together.
-        load: Hears of sessions that open and close here.
+        load: Counts the sessions that open and close here.
         freed: Called with the rows of other workers that may admit newcomers now.
         per_key: Most slots taken with one API key; None: no such limit.
     """

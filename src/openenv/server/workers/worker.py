@@ -30,9 +30,9 @@ from .table import BEAT, KEY, SharedMetrics, SharedSlots, WorkerLoad, WorkerTabl
 
 logger = logging.getLogger("openenv.supervisor")
 
-# What a worker has to answer. One that hangs or dies is left out.
+# Seconds that a worker has to answer. The answer of a worker that hangs or dies is left out.
 ANSWER_S = 2.0
-# An answer is lines of so many sessions each, and a last one that says that nothing is missing.
+# An answer has lines of so many sessions each, and a last line that marks it as complete.
 SESSIONS_A_LINE = 128
 MOST_LINE_BYTES = 1024 * 1024
 END = b"null\n"
@@ -42,11 +42,11 @@ Facts = dict[str, Any]
 
 
 class Broadcast:
-    """Asks all workers on behalf of this one. One question at a time: its answer is for all who ask meanwhile.
+    """Asks all workers on behalf of this one. One question at a time: callers that ask meanwhile share its answer.
 
     Args:
         ask: Sends the question to the parent.
-        here: What this worker itself has to say.
+        here: The sessions of this worker.
     """
 
     def __init__(self, ask: Callable[[], None], here: Callable[[], list[Facts]]):
@@ -67,7 +67,7 @@ class Broadcast:
         return await asyncio.shield(self._running)
 
     def take_sockets(self, payload: bytes, sockets: list[int]) -> None:
-        """The parent has handed over some of the sockets on which others answer."""
+        """The parent handed over some of the sockets on which other workers answer."""
         places = range(_COUNT_BYTES, len(payload), KEY_BYTES)
         keys = [f"{int.from_bytes(payload[place : place + KEY_BYTES], 'big'):x}" for place in places]
         ends: Iterable[int | None] = [*sockets, *[None] * (len(keys) - len(sockets))]
@@ -104,7 +104,7 @@ class Broadcast:
 
 
 async def send_sessions(end: socket.socket, sessions: list[Facts]) -> None:
-    """Writes what sessions there are, as fast as it is read, and closes."""
+    """Writes the sessions as fast as the reader takes them, and closes."""
     try:
         _, writer = await asyncio.open_unix_connection(sock=end)
         try:
@@ -121,11 +121,11 @@ async def send_sessions(end: socket.socket, sessions: list[Facts]) -> None:
 
 
 async def _read(end: int | None) -> list[Facts]:
-    """Reads an answer from a socket, of which this is the descriptor.
+    """Reads an answer from the socket with this descriptor.
 
     Raises:
         OSError: There is no socket, or the answer is not complete.
-        ValueError: What comes is no answer.
+        ValueError: The data is not an answer.
     """
     if end is None:
         raise ConnectionRefusedError("it cannot be asked")
@@ -142,32 +142,32 @@ async def _read(end: int | None) -> list[Facts]:
 
 
 def exit_with_parent(descriptor: int) -> None:
-    """Ends this process a moment after its parent, also if its event loop hangs by then.
+    """Ends this process a moment after its parent, even if its event loop hangs.
 
-    Only code that keeps the interpreter to itself for good would hold it up.
+    Only code that never releases the interpreter lock would prevent that.
 
     Args:
-        descriptor: Of the pipe to the parent, which stays open for the process's life.
+        descriptor: The pipe to the parent, which stays open for the process's life.
     """
 
     def exit_after() -> None:
         end = select.poll()
-        end.register(descriptor, 0)  # for nothing but its end, which is always reported
+        end.register(descriptor, 0)  # no events but the hang-up, which is always reported
         end.poll()
         time.sleep(pipe.ORPHAN_S)
         os._exit(1)
 
-    # A thread, since the signal that the kernel can send at a parent's death would leave no time to close sessions.
+    # A thread, since the kernel's signal at a parent's death would leave no time to close sessions.
     threading.Thread(target=exit_after, name="openenv-orphan", daemon=True).start()
 
 
 class WorkerConfig(uvicorn.Config):
-    """A worker's configuration: its protocols count what becomes of connections.
+    """A worker's configuration: its protocols count the outcome of connections.
 
     Args:
         app: The app.
-        load: Hears of it.
-        more: What `uvicorn.Config` takes.
+        load: Counts the connections.
+        more: Arguments of `uvicorn.Config`.
     """
 
     def __init__(self, app: Any, load: WorkerLoad, **more: Any):
@@ -180,7 +180,7 @@ class WorkerHTTPProtocol(HTTPProtocol):
 
     Args:
         first: Bytes that another worker has read from it.
-        uvicorns: What uvicorn gives its protocols.
+        uvicorns: The arguments that uvicorn gives its protocols.
     """
 
     def __init__(self, *, first: bytes = b"", **uvicorns: Any):
@@ -212,7 +212,7 @@ class WorkerHTTPProtocol(HTTPProtocol):
         super().connection_lost(exc)
 
     def _decide(self) -> None:
-        """It speaks HTTP alone, or is gone."""
+        """The connection only speaks HTTP, or is gone."""
         if not self._decided:
             self._decided = True
             cast(WorkerConfig, self.config).worker_load.note_decision()
@@ -237,7 +237,7 @@ class _WorkerFastPath(FastPath):
 
 
 class Membership:
-    """What a worker process has in common with its parent and the other workers.
+    """The pipe, table and metrics that a worker process shares with its parent and the other workers.
 
     Args:
         pipe: Descriptor of its end of the pipe to the parent.
@@ -262,7 +262,7 @@ class Membership:
 
     @property
     def key(self) -> str:
-        """What the process is called in a URL."""
+        """The name of the process in a URL."""
         return format(self.row.get(KEY), "x")
 
     def fail(self, reason: str) -> None:
@@ -274,9 +274,9 @@ class Worker(DrainingServer):
     """Serves an app on connections that come over a pipe.
 
     Args:
-        config: Of the app, which is loaded.
+        config: The configuration of the app, which is loaded.
         membership: The process's place among the workers.
-        name: What it serves, for the parent to say; by default the environment's name.
+        name: The served environment, for the parent's messages; by default the environment's name.
         beat_s: Seconds between signs of life.
         handshake_s: Seconds that a client has for the handshake of TLS.
     """
@@ -310,7 +310,7 @@ class Worker(DrainingServer):
             self.environment.report = self._broadcast.all_sessions
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal to the whole group: the parent has got it too, and says what to do."""
+        """A signal to the whole group: the parent got it too, and sends orders."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
@@ -323,7 +323,7 @@ class Worker(DrainingServer):
         self._loop.add_reader(self._pipe.fileno(), self._read)
 
     def _read(self) -> None:
-        """One message a turn of the loop, so that those who are served go on."""
+        """Handles one message in each turn of the loop, so that served connections go on."""
         if not self._has_room():
             logger.warning("connections have to wait: this process may not open more files (ulimit -n)")
             self._loop.remove_reader(self._pipe.fileno())
@@ -345,7 +345,7 @@ class Worker(DrainingServer):
             self._heed(message)
 
     def _heed(self, message: PipeMessage) -> None:
-        """What comes seldom."""
+        """Handles the rare messages."""
         if message.kind is MessageKind.FREE:
             if self._slots is not None and self._slots.on_free is not None:
                 self._slots.on_free()
@@ -361,7 +361,7 @@ class Worker(DrainingServer):
             self.drain(float(message.payload))
 
     def _has_room(self) -> bool:
-        """Whether a message full of sockets can be received: the kernel drops those for which there is no room."""
+        """Whether a message full of sockets can be received: without room, the kernel drops sockets."""
         try:
             free = os.dup(self._pipe.fileno())  # the lowest number that is free
         except OSError:
@@ -380,7 +380,7 @@ class Worker(DrainingServer):
                 self._member.load.note_decision()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Has something done by a task, to which the event loop itself refers only weakly."""
+        """Runs a coroutine as a task, and keeps a reference: the event loop has only a weak one."""
         task = self._loop.create_task(work)
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
@@ -388,7 +388,7 @@ class Worker(DrainingServer):
     async def _connect(self, connection: socket.socket, first: bytes) -> None:
         try:
             connection.setblocking(False)
-            # What another worker has read was no TLS, or no longer.
+            # The bytes that another worker has read are not TLS, or already decrypted.
             secured = None if first else self._config.ssl
             await self._loop.connect_accepted_socket(
                 lambda: WorkerHTTPProtocol(
@@ -414,7 +414,7 @@ class Worker(DrainingServer):
             wanted = number.to_bytes(KEY_BYTES, "big")
         except (ValueError, OverflowError):
             return False
-        # A key may be written in more ways than one (00ff, FF): its own one must not send a connection in circles.
+        # A key has several spellings (00ff, FF): this worker's own key must not send a connection in circles.
         if number in (0, self._member.row.get(KEY)) or not self._member.table.has(number):
             return False
         if len(read) > pipe.MOST_BYTES - KEY_BYTES - 1:
