@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from ..server.page.gradio_theme import *
     from ..tools import *
     from ..types import *
-    from ._adapters import *
     from ._app import *
 
 HOMES = {
@@ -154,8 +153,8 @@ HOMES = {
     "create_fastapi_app": "openenv.core._app",
     "create_llm_client": "openenv.llm",
     "create_web_interface_app": "openenv.core._app",
-    "deserialize_action": "openenv.core._adapters",
-    "deserialize_action_with_preprocessing": "openenv.core._adapters",
+    "deserialize_action": "openenv.mcp.types",
+    "deserialize_action_with_preprocessing": "openenv.mcp.types",
     "get_gradio_display_title": "openenv.server.page.gradio",
     "get_quick_start_markdown": "openenv.server.page.gradio",
     "get_server_tools": "openenv.mcp.library",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_serializer
 
 from ..protocol.errors import KINDS
+from ..protocol.forms import read_action, read_form
 from ..protocol.jsonrpc import JsonRpcErrorCode, RpcError
 from ..types import Action, BaseMessage, Observation
 
@@ -104,6 +105,23 @@ DIRECT_CALL = {"mcp": McpMethod.TOOLS_CALL.value}
 def action_of(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """A call of a tool as an action."""
     return {"type": "call_tool", "tool_name": name, "arguments": arguments}
+
+
+def deserialize_action(action_data: Mapping[str, Any], action_cls: type[Action]) -> Action:
+    """`read_action`; where no class but those of tool actions is asked for, `type` says which of them it makes."""
+    return read_action(action_data, _class_of(action_data, action_cls))
+
+
+def deserialize_action_with_preprocessing(action_data: Mapping[str, Any], action_cls: type[Action]) -> Action:
+    """`read_form`; where no class but those of tool actions is asked for, `type` says which of them it makes."""
+    return read_form(action_data, _class_of(action_data, action_cls))
+
+
+def _class_of(values: Mapping[str, Any], cls: type[Action]) -> type[Action]:
+    kind = values.get("type")
+    if kind not in {"list_tools", "call_tool"} or cls not in (Action, CallToolAction, ListToolsAction):
+        return cls
+    return CallToolAction if kind == "call_tool" else ListToolsAction
 
 
 def observation_of(name: str, reply: Mapping[str, Any]) -> dict[str, Any]:
