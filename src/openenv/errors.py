@@ -192,7 +192,7 @@ class SequenceError(UsageError):
 
 
 class Unauthorized(UsageError):
-    """No key, a wrong key, or a key whose scope does not cover the call."""
+    """No key, a wrong key, or a key of a scope that does not cover the call."""
 
 
 class Forbidden(Unauthorized):
@@ -387,7 +387,7 @@ class NotForkable(EnvironmentFailed):
 
 
 class ToolFailed(EnvironmentFailed):
-    """A tool gave nothing; the episode goes on, and the model may be told.
+    """A tool gave no result; the episode continues, and the model may see the error.
 
     Attributes:
         tool_name: The tool.
@@ -432,7 +432,7 @@ class EnvironmentCrashed(EnvironmentFailed):
 
 
 class ConnectionFailed(OpenEnvError, ConnectionError):
-    """The road between client and server."""
+    """The network between client and server failed."""
 
     retryable = True
 

@@ -101,7 +101,7 @@ class ServerSettings(_Settings):
     max_sessions: int | None = _setting(
         None,
         "OPENENV_MAX_SESSIONS",
-        "Most sessions open at one time, by all workers together, whatever the app was built with",
+        "Most sessions open at one time, by all workers together, in place of the limit that the app was built with",
         ge=1,
     )
     max_concurrent_envs: int | None = _setting(
