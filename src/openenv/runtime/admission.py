@@ -24,12 +24,12 @@ class Decision(Enum):
     WAIT = "wait"
     REFUSE = "refuse"
     CROWDED = "crowded"
-    """It would wait, but as many as may (`queue_limit`) wait already."""
+    """It would wait, but the queue is full (`queue_limit`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a server allows.
+    """The limits of a server.
 
     Attributes:
         max_sessions: Most sessions of the whole server at one time, from the start of their constructor to the end
@@ -37,12 +37,12 @@ class Limits:
         queue_timeout_s: Seconds a newcomer may wait for a slot; 0 refuses at once.
         idle_timeout_s: Seconds without a call after which a session is closed; None: never.
         queue_limit: Most newcomers that wait, in one process.
-        max_sessions_per_key: Most sessions of the whole server that one API key has; None: as many as there are.
-        max_executing: Most calls that environments of one process execute at one time; None: all.
-        max_constructing: Most environments that one process makes at one time; None: all.
-        max_abandoned_threads: Most calls of one process that do not return and are left behind, so that their slots
+        max_sessions_per_key: Most sessions of the whole server that one API key has; None: no limit per key.
+        max_executing: Most calls that environments of one process execute at one time; None: no limit.
+        max_constructing: Most environments that one process makes at one time; None: no limit.
+        max_abandoned_threads: Most calls of one process that do not return and are abandoned, so that their slots
             are free again.
-        abandon_after_s: Seconds that a session which has ended waits for its environment.
+        abandon_after_s: Seconds that an ended session waits for its environment.
     """
 
     max_sessions: int
@@ -58,12 +58,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionCounts:
-    """What a newcomer finds.
+    """The occupancy that a newcomer finds.
 
     Attributes:
         held: Sessions of the whole server that hold a slot.
-        closing: Those of them that are closing.
-        waiting: Newcomers of the whole server that a slot will be given to before it.
+        closing: Sessions among `held` that are closing.
+        waiting: Newcomers of the whole server that get a slot before it.
         queued: Newcomers that wait in this process, for any reason.
     """
 
@@ -74,9 +74,9 @@ class AdmissionCounts:
 
 
 def decide(counts: AdmissionCounts, limits: Limits, wait_s: float | None = None) -> Decision:
-    """Decides about one newcomer for whom there is no slot now; it comes after all that wait already.
+    """Decides about one newcomer without a free slot; it comes after all waiting newcomers.
 
-    Without a queue, a newcomer waits only for a slot that is about to be free and that no other one waits for.
+    Without a queue, a newcomer waits only for a slot that is about to be free and that no other newcomer waits for.
 
     Args:
         wait_s: Seconds that the newcomer itself is willing to wait; None leaves it to the limits.
@@ -88,12 +88,12 @@ def decide(counts: AdmissionCounts, limits: Limits, wait_s: float | None = None)
 
 
 def max_wait_s(limits: Limits, wait_s: float | None = None) -> float:
-    """Seconds that a waiting newcomer is kept before it is refused."""
+    """Seconds that a newcomer waits before it is refused."""
     return (limits.queue_timeout_s if wait_s is None else wait_s) or CLOSING_GRACE_S
 
 
 class Turnover:
-    """How fast slots come free. It reads no clock: times are seconds on any that only goes on."""
+    """Estimates how fast slots come free. It reads no clock: times are seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._freed: deque[float] = deque(maxlen=REMEMBERED)
@@ -103,9 +103,9 @@ class Turnover:
         self._freed.append(now)
 
     def retry_after_s(self, now: float, waiting: int) -> float:
-        """When a newcomer that is refused now should try again: after those that wait have had their turn.
+        """Seconds until a newcomer that is refused now should try again: after all waiting newcomers had their turn.
 
-        Slots are taken to come free as fast as they did lately, the time since the last one included.
+        The estimate takes the recent rate of free slots, including the time since the last one.
         """
         if not self._freed:
             return UNKNOWN_S
@@ -114,7 +114,7 @@ class Turnover:
 
 
 def expired_sessions(sessions: Iterable[Session], idle_timeout_s: float, now: float) -> list[Session]:
-    """The sessions that have been idle for `idle_timeout_s` or longer. One with a call in flight never is."""
+    """The sessions that were idle for `idle_timeout_s` or longer. A session with a call in flight is not idle."""
     latest = now - idle_timeout_s
     return [session for session in sessions if (idle := session.idle_since) is not None and idle <= latest]
 
@@ -125,21 +125,21 @@ def sweep_period_s(idle_timeout_s: float) -> float:
 
 
 Start = Callable[[], None]
-"""Begins what waited. The gate compares it by `==`: each that enters needs an object of its own."""
+"""Begins waiting work. The gate compares it by `==`, so each caller needs a distinct object."""
 
 
 class ConcurrencyGate:
-    """Lets a number of calls, or of constructors, go on at one time. Used on one event loop; knows none.
+    """A semaphore with callbacks: limits how many calls, or constructors, run at one time. Used on one event loop.
 
-    Every `start` that was called is followed by exactly one `leave`, when its work has ended *or is given up*: work
-    that cannot be stopped gives its place back when no caller waits for it any more, or a few calls that hang would
-    keep all others out. A `start` that raises must have called `leave` itself.
+    Every called `start` is followed by exactly one `leave`, when its work has ended *or is given up*: work that
+    cannot be stopped gives its place back when no caller waits for it any more. Otherwise a few hanging calls would
+    block all others. A `start` that raises must have called `leave` itself.
 
     Args:
-        most: How many are inside at one time.
+        most: Most callers inside at one time.
 
     Attributes:
-        inside: How many are.
+        inside: Callers inside now.
     """
 
     def __init__(self, most: int):
@@ -150,11 +150,11 @@ class ConcurrencyGate:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Waiting callers."""
         return len(self._waiting)
 
     def enter(self, start: Start) -> None:
-        """Calls `start`, now or when those before it have been let in and there is room."""
+        """Calls `start`, now or after all earlier callers, when there is room."""
         if self.inside < self.most and not self._waiting:
             self.inside += 1
             start()
@@ -167,7 +167,7 @@ class ConcurrencyGate:
         return self._waiting.pop(start, self) is None
 
     def leave(self) -> None:
-        """One who was inside has ended; the next one may start before this returns."""
+        """A caller inside has ended; the next one may start before this returns."""
         self.inside -= 1
         self._open()
 
@@ -187,11 +187,11 @@ class ConcurrencyGate:
 
 
 class SlotOutcome(Enum):
-    """What became of the wish for a slot."""
+    """The outcome of a request for a slot."""
 
     TAKEN = "taken"
     NONE = "none"
-    """No slot is free, or a newcomer that came earlier waits for it."""
+    """No slot is free, or an earlier newcomer waits for it."""
     NONE_FOR_KEY = "none for key"
     """The newcomer's API key has as many sessions as it may."""
 
@@ -199,15 +199,14 @@ class SlotOutcome(Enum):
 class Slots(Protocol):
     """The slots of a server, as one of its processes sees them. Called on that process's event loop.
 
-    Newcomers get slots in the order in which they came, whichever process they came to: a free slot is only for
-    the one that waits longest. A process sees itself to the order of those that wait in it, and is woken when another
-    one has given back what its first may have, or has left it the first place.
+    Newcomers get slots in the order of their arrival, across processes: a free slot is only for the newcomer that
+    waits longest. Each process orders its own newcomers. Another process wakes it after giving back a slot that its
+    first newcomer may have, or after leaving it the first place.
 
     Attributes:
         limit: Most slots that are taken at one time, by all processes together.
-        per_key: The same for those of one API key; None: no such limit.
-        on_free: Called on the event loop when there may be a slot for newcomers that wait in this process, because of
-            something that another one did.
+        per_key: The same for the slots of one API key; None: no such limit.
+        on_free: Called on the event loop when another process may have freed a slot for newcomers of this process.
     """
 
     limit: int
@@ -234,14 +233,14 @@ class Slots(Protocol):
         """So many more slots of this process are stuck, or fewer."""
 
     def note_request(self) -> None:
-        """A session was asked for, and has a slot, waits for one, or was refused. Called once for each."""
+        """A requested session has a slot, waits for one, or was refused. Called once for each."""
 
     def take(self, since_ns: int, holder: int = 0) -> SlotOutcome:
         """Takes a slot for a newcomer.
 
         Args:
             since_ns: When it came (monotonic nanoseconds).
-            holder: Its API key, counted from 1; 0: it has none, and no limit but the server's.
+            holder: Its API key, counted from 1; 0: it has none, and only the server's limit applies.
         """
 
     def leave(self) -> None:
@@ -251,15 +250,15 @@ class Slots(Protocol):
         """Gives back a slot that was leaving, and that this key had taken."""
 
     def expect(self, waiting: int, since_ns: int, aside: int) -> bool:
-        """Tells who waits for a slot in this process.
+        """Publishes the newcomers that wait for a slot in this process.
 
         Args:
-            waiting: How many.
+            waiting: The number of newcomers.
             since_ns: When the first of them came.
-            aside: How many more wait until their key may have another session.
+            aside: The number of further newcomers that wait until their key may have another session.
 
         Returns:
-            Whether a slot is free for the first of them: no other process will call `on_free` for it.
+            Whether a slot is free for the first newcomer; then no other process calls `on_free` for it.
         """
 
 
@@ -280,7 +279,7 @@ class LocalSlots:
         self.stuck += change
 
     def note_request(self) -> None:
-        """No other process wants to know."""
+        """There is no other process to inform."""
 
     def take(self, since_ns: int, holder: int = 0) -> SlotOutcome:
         if self.held >= self.limit:

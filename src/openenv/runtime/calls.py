@@ -9,16 +9,16 @@ C = TypeVar("C")
 
 
 class CallQueue(Generic[C]):
-    """Gives a session one call at a time. The base of what uses a session for a client.
+    """Gives a session one call at a time. The base class of users of a session.
 
-    A subclass begins a call in `_begin`, and says `_end` when the call has ended. Calls may end before `_begin`
+    A subclass begins a call in `_begin`, and calls `_end` when the call has ended. Calls may end before `_begin`
     returns: the next one then begins in the loop of `_advance`, and not deeper in the stack.
 
     Args:
-        running: What executes from the beginning: the opening of the session, behind which calls wait.
+        running: The first running call: the opening of the session. Later calls wait for it.
 
     Attributes:
-        running: The call that executes; None if none does.
+        running: The call that executes; None if no call does.
     """
 
     __slots__ = ("_advancing", "_waiting", "running")
@@ -43,7 +43,7 @@ class CallQueue(Generic[C]):
 
         Args:
             call: The call.
-            first: It comes before all that wait.
+            first: Puts it before all waiting calls.
         """
         if not isinstance(self._waiting, deque):
             self._waiting = deque()
@@ -62,11 +62,11 @@ class CallQueue(Generic[C]):
         return False
 
     def _unfinished(self) -> list[C]:
-        """The running call, and those that wait."""
+        """The running call and the waiting calls."""
         return [*self._waiting] if self.running is None else [self.running, *self._waiting]
 
     def _clear(self) -> list[C]:
-        """Forgets all calls, and returns them."""
+        """Removes all calls, and returns them."""
         calls = self._unfinished()
         self.running, self._waiting = None, ()
         return calls

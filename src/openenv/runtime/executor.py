@@ -19,7 +19,7 @@ Operation = Callable[[Any, Any], Any]
 """Does one thing with an environment: `operation(environment, argument)`."""
 
 Done = Callable[[Any, BaseException | None], None]
-"""Takes a result, or None and the exception that came instead; called on the event loop, exactly once."""
+"""Gets the result, or None and the exception; called on the event loop, exactly once."""
 
 
 class Executor(Protocol):
@@ -34,9 +34,9 @@ class Executor(Protocol):
     stoppable: bool
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
-        """Makes the environment; `done` gets it, for its class to be read and not for use.
+        """Makes the environment; `done` gets it, only to read its class.
 
-        Of one in another process, `done` gets the profile.
+        For an environment in another process, `done` gets the profile.
         """
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
@@ -46,11 +46,11 @@ class Executor(Protocol):
         """Stops the running operation; its `done` comes in any case, soon for True. False: it cannot be stopped."""
 
     def close(self, done: Done) -> None:
-        """Closes the environment and gives back what the executor holds. Nothing may follow."""
+        """Closes the environment and frees the resources of the executor. No call may follow."""
 
 
 def attempt(operation: Operation, environment: Any, argument: Any) -> tuple[Any, BaseException | None]:
-    """Runs foreign code and returns what came of it.
+    """Runs foreign code and returns its outcome.
 
     Every exception is a failure of the environment, `SystemExit` and the panics of extension modules too:
     one session must not end the server. For threads other than the main one, where no Ctrl-C arrives.
@@ -62,7 +62,7 @@ def attempt(operation: Operation, environment: Any, argument: Any) -> tuple[Any,
 
 
 def error_text(error: BaseException) -> str:
-    """What a foreign exception says, in one line; its class where it says nothing or cannot even do that."""
+    """The message of a foreign exception, in one line; its class if it has no message or raises another error."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - foreign code again
@@ -92,10 +92,10 @@ def has_close(environment: Any) -> bool:
 
 
 def close(environment: Any, _: None) -> Coroutine[Any, Any, None] | None:
-    """The operation that closes an environment; one without a `close` has nothing to give back.
+    """The operation that closes an environment; without a `close` method, there is nothing to do.
 
     Returns:
-        What does the closing, if its `close` is asynchronous.
+        A coroutine, if its `close` is asynchronous.
     """
     closing = getattr(environment, "close", None)
     outcome = None if closing is None else closing()
@@ -108,7 +108,7 @@ async def as_coroutine(awaitable: Awaitable[Any]) -> Any:
 
 
 def finish(given: Any, ending: Callable[[Any], Any]) -> Any:
-    """What `ending` makes of what a method gave; a coroutine, if that is to be awaited first."""
+    """Applies `ending` to the result of a method. Returns a coroutine if the result must be awaited first."""
     if not inspect.isawaitable(given):
         return ending(given)
 
@@ -119,12 +119,12 @@ def finish(given: Any, ending: Callable[[Any], Any]) -> Any:
 
 
 class Snapshot:
-    """What an environment goes on from: made by `save`, used up by one `load`."""
+    """A saved state of an environment: made by `save`, used up by one `load`."""
 
     __slots__ = ()
 
     def discard(self) -> None:
-        """Frees what it holds: no session will use it."""
+        """Frees its resources: no session will use it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -140,12 +140,12 @@ class CopiedSnapshot(Snapshot):
 
 @dataclass(slots=True, eq=False)
 class SavedSnapshot(Snapshot):
-    """What the class of an environment says its state is, and what belongs to every environment.
+    """The state that the class of an environment saves, with the parts that every environment has.
 
     Attributes:
-        state: What its `save_state` gave, copied.
+        state: A copy of the result of its `save_state`.
         rng: Its `rng`; None if it has none, or one that its class made.
-        rubric: Its `rubric`, with what that remembers of the episode; None if it has none.
+        rubric: Its `rubric`, with its memory of the episode; None if it has none.
     """
 
     state: Any
@@ -154,7 +154,7 @@ class SavedSnapshot(Snapshot):
 
 
 def keeps_state(cls: type[Any]) -> bool:
-    """Whether a class says itself what its state is; else its environments are copied whole."""
+    """Whether a class has `save_state`; else its environments are copied whole."""
     return any(
         getattr(cls, name, None) not in (None, getattr(Environment, name)) for name in ("save_state", "load_state")
     )
@@ -222,7 +222,7 @@ def _call_method(environment: Any, method: str, *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def _failing(environment: Any, method: str) -> Iterator[None]:
-    """Says of what a method raises that the environment cannot be forked, unless the environment has said why."""
+    """Turns an exception of a method into "cannot be forked", unless the environment has given a reason."""
     try:
         yield
     except EnvironmentFailed:

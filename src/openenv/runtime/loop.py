@@ -18,9 +18,9 @@ from .thread import Mailbox
 
 
 class _Suspended(NamedTuple):
-    """A coroutine that waits: for `awaited`, which it has yielded but no task has seen yet.
+    """A coroutine that waits for `awaited`: it has yielded that, and no task has seen it yet.
 
-    `error` is thrown into it when it goes on.
+    `error` is thrown into the coroutine when it goes on.
     """
 
     coroutine: Coroutine[Any, Any, Any]
@@ -30,10 +30,10 @@ class _Suspended(NamedTuple):
 
 
 class EagerTask:
-    """One task and one context for all calls of a session, so that what they keep in either lasts.
+    """One task and one context for all calls of a session, so that state in either lasts between calls.
 
-    A task that was cancelled is not used again: the next call gets a new one, in the same context. Belongs to
-    the running event loop.
+    A cancelled task is not used again: the next call gets a new task, in the same context. Belongs to the running
+    event loop.
     """
 
     __slots__ = ("_context", "_loop", "_started", "_task", "_wake")
@@ -51,7 +51,7 @@ class EagerTask:
         try:
             _enter_task(self._loop, task)
         except RuntimeError:
-            # The caller is a task (an ASGI endpoint, a client in process): two cannot be entered at a time.
+            # The caller is a task (an ASGI endpoint, a client in process): two tasks cannot be entered at a time.
             self._wake.set_result(_Suspended(coroutine, None, done, None))
             return
         error: BaseException | None = None
@@ -140,8 +140,8 @@ def _rest(
     """Continues a coroutine from the `await` at which it stands; `error` is raised there if given.
 
     Returns:
-        Its result, or the `GeneratorExit` that it raised itself: raised from here, that would read as the end of the
-        task.
+        Its result, or the `GeneratorExit` that it raised itself: raised from here, it would look like the task's
+        end.
     """
     destroyed = False
     try:
@@ -171,7 +171,7 @@ class InlineExecutor:
     """Runs an environment on the event loop; a step that sleeps here stops every session.
 
     Args:
-        environment: One that another executor made; `start` is then not called.
+        environment: An environment that another executor made; then `start` is not called.
     """
 
     stoppable = True
@@ -223,9 +223,9 @@ class LoopExecutor:
     """Runs an environment on the event loop; its constructor and `close`, which may block, on a helper thread.
 
     Args:
-        mailbox: The way back from the helpers.
-        helpers: Gives the threads for constructing and closing; one of them at least is running.
-        environment: One that another executor made; `start` is then not called.
+        mailbox: Brings results back from the helpers.
+        helpers: The threads for constructing and closing; at least one of them runs.
+        environment: An environment that another executor made; then `start` is not called.
     """
 
     stoppable = True
@@ -236,7 +236,7 @@ class LoopExecutor:
         self._helpers = helpers
         self._environment = environment
         self._task = EagerTask()
-        # What a helper does now, and what gets the outcome.
+        # The operation that a helper runs now, and the callback for its outcome.
         self._helped: tuple[Future[None], Done] | None = None
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:

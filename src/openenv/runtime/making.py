@@ -1,4 +1,4 @@
-"""Makes the environments of sessions: when there is room for one more, on the executor that it belongs to."""
+"""Makes the environments of sessions: when there is room for one more, on the right executor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .session import Session, SessionState
 from .thread import Mailbox, ThreadExecutor
 
 HELPER_THREADS = 16
-# Processes that are being started at one time, unless a limit was given: more of them only delay one another.
+# Processes that start at one time, unless a limit was given: more of them only delay one another.
 CONSTRUCTING_A_CORE = 2
 
 
@@ -31,17 +31,17 @@ class EnvironmentMaker:
     Their executors share the loop's mailbox, helper threads and the pool of processes.
 
     Args:
-        factory: Makes one environment: its class, or anything else that can be called without arguments.
-        limits: How many may be made at one time, and how many there may be.
-        pool: Gives each session a process of its own; None leaves that to what the class declares.
+        factory: Makes one environment: its class, or another callable without arguments.
+        limits: How many may be made at one time, and how many may exist.
+        pool: Gives each session its own process; None: the class decides.
 
     Raises:
         UsageError: The factory's class declares an unknown `execution`, or one that it cannot have.
 
     Attributes:
-        factory: The same.
+        factory: The factory.
         gate: Counts the environments that are being made; None: no limit.
-        pool: Gives each session a process of its own; None: environments run in this process.
+        pool: Gives each session its own process; None: environments run in this process.
     """
 
     def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None):
@@ -70,7 +70,7 @@ class EnvironmentMaker:
         """Makes environments by another factory from now on.
 
         Raises:
-            UsageError: Environments have processes of their own, which know the first factory only.
+            UsageError: Environments have their own processes, which only know the first factory.
         """
         if self.pool is not None:
             raise UsageError(
@@ -81,7 +81,7 @@ class EnvironmentMaker:
         self.factory, self._profile = factory, None if cls is None else profile_of(cls)
 
     def make(self, session: Session) -> None:
-        """Makes the environment of a session, which has a slot; now, or when fewer are being made."""
+        """Makes the environment of a session that has a slot; now, or when fewer are being made."""
         gate = self.gate
         if gate is None:
             self._make(session)
@@ -116,7 +116,7 @@ class EnvironmentMaker:
         executor = session.executor
         assert executor is not None
         if isinstance(executor, ThreadExecutor) and profile.execution is not Execution.THREAD:
-            # Its class is known only now: it moves to where that belongs.
+            # Its class is known only now: the environment moves to the executor of that class.
             try:
                 executor = self._new_executor(profile.execution, session, made=executor)
             except RuntimeError as trouble:  # the machine has no thread left to give
@@ -127,12 +127,12 @@ class EnvironmentMaker:
     def abandon(self, session: Session) -> None:
         """A session is given up, though its constructor or another call has not returned."""
         self._release_permit(session)
-        # If that occupies one of a few helpers, the next environments get others.
+        # If it blocks one of the few helper threads, the next environments get new ones.
         if isinstance(session.executor, LoopExecutor) and session.executor.uses_helper:
             self.rest()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Another event loop drives the executors from here on."""
+        """Another event loop drives the executors from now on."""
         if self.pool is not None:
             self.pool.abandon()
         if self._mailbox is None:
@@ -158,11 +158,11 @@ class EnvironmentMaker:
         Args:
             execution: Where the environment runs, unless there is a pool.
             session: The session.
-            snapshot: What an environment in a process goes on from.
-            made: The thread that has made the environment, which belongs elsewhere.
+            snapshot: The state that an environment in a process goes on from.
+            made: The thread that has made the environment, which belongs on another executor.
 
         Raises:
-            RuntimeError: The machine has no thread left to give.
+            RuntimeError: The machine has no thread left.
         """
         if self.pool is not None:
             return ProcessExecutor(self.pool, snapshot)

@@ -1,4 +1,4 @@
-"""Opens, counts and closes the sessions of one environment class in one process; awaits what they do."""
+"""Opens, counts and closes the sessions of one environment class in one process; awaits their calls."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .thread import ThreadExecutor
 logger = logging.getLogger("openenv.sessions")
 
 _STARTED = (SessionState.LIVE, SessionState.EXECUTING)
-# What all environments together have to close when the server stops; it does not wait longer.
+# Seconds that all environments together have to close when the server stops; it does not wait longer.
 SHUTDOWN_S = 5.0
-# Between two looks. Thousands of sessions are counted in less than a millisecond.
+# Seconds between two counts. Counting thousands of sessions takes less than a millisecond.
 TICK_S = 0.5
-# Looks that the lag of the event loop is the worst of: Prometheus comes by every 15 seconds.
+# The published lag of the event loop is the worst of so many counts: Prometheus scrapes every 15 seconds.
 LAGS = 30
 
 _BY_STATE = {
@@ -43,13 +43,13 @@ _BY_STATE = {
 
 
 class SessionGauges:
-    """Publishes the gauges of one manager's sessions: now and then while there are any, and when it is asked to.
+    """Publishes the gauges of one manager's sessions: at intervals while there are any, and on request.
 
-    Each time by what has changed, so that several managers of a process add up.
+    It publishes differences, so that several managers of a process add up.
 
     Args:
-        look: Counts what there is.
-        meter: Where it is published.
+        look: Counts the sessions.
+        meter: Gets the gauges.
     """
 
     def __init__(self, look: Callable[[], Mapping[Gauge, int]], meter: Meter = METER):
@@ -67,13 +67,13 @@ class SessionGauges:
         return self._timer is not None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """There is something to count from here on. May be called repeatedly."""
+        """Starts counting. Idempotent."""
         if self._meter.on and (self._timer is None or self._loop is not loop):
             self._loop = loop
             self._arm()
 
     def end(self) -> None:
-        """There is nothing left to count."""
+        """Stops counting: no session is left."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -82,7 +82,7 @@ class SessionGauges:
             self.publish()
 
     def publish(self) -> None:
-        """Says what there is now."""
+        """Publishes the counts of now."""
         for gauge, count in self._look().items():
             change = count - self._published.get(gauge, 0)
             if change:
@@ -106,9 +106,9 @@ class SessionManager:
     """Opens, counts and closes sessions. Serves one event loop at a time: the one that opens sessions.
 
     Args:
-        factory: Makes one environment: its class, or anything else that can be called without arguments.
+        factory: Makes one environment: its class, or another callable without arguments.
         limits: How many sessions, and for how long.
-        pool: Gives each session a process of its own; None leaves that to what the class declares.
+        pool: Gives each session its own process; None: the class decides.
 
     Raises:
         UsageError: The factory's class declares an unknown `execution`, or one that it cannot have.
@@ -118,7 +118,7 @@ class SessionManager:
         ending: The sessions that have ended and are not gone.
         deferred_records: Records the calls of recorded sessions.
         gauges: Publishes how many sessions there are.
-        tap_factory: Says which sessions are recorded; None: no session is.
+        tap_factory: Makes the taps of recorded sessions; None: no session is recorded.
     """
 
     def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None = None):
@@ -167,7 +167,7 @@ class SessionManager:
         return self.maker.pool is None
 
     def share(self, slots: Slots) -> None:
-        """Counts sessions in slots that other processes have a part in. To be called before any is open."""
+        """Shares the slots with other processes. Call it before any session is open."""
         assert not self._sessions
         self._admission.share(slots)
 
@@ -179,15 +179,16 @@ class SessionManager:
         holder: int = 0,
         peer: str = "",
     ) -> Session:
-        """Makes the record of a session, which holds nothing before it is passed to `open`.
+        """Makes the record of a session. It holds no resource before it is passed to `open`.
 
         Args:
-            opened: Hears once whether there is a session; not at all if it is closed first. Its error is
-                `ServerFull`, `QueueTimeout`, `Draining`, `FactoryFailed` or `ConcurrencyConfigurationError`.
-            on_lost: Hears why, if its user did not end the session.
-            session_id: Its name; None makes one up.
-            holder: Number of the API key it is opened with, from 1; 0 for none.
-            peer: The address of its client, for people to read.
+            opened: Called once, when the session is open or could not be opened; not called if it is closed first.
+                Its error is `ServerFull`, `QueueTimeout`, `Draining`, `FactoryFailed` or
+                `ConcurrencyConfigurationError`.
+            on_lost: Called with the reason, if its user did not end the session.
+            session_id: Its name; None makes a random one.
+            holder: Number of the API key that opens it, from 1; 0 for none.
+            peer: The address of its client, as text.
 
         Raises:
             UsageError: A session of that name is open.
@@ -206,10 +207,10 @@ class SessionManager:
         return self._sessions.get(session_id) or self._admission.queue.find(session_id)
 
     def open(self, session: Session, wait_s: float | None = None) -> None:
-        """Opens a new session, now or when a slot is free; it hears the outcome, perhaps before this returns.
+        """Opens a new session, now or when a slot is free. Its `opened` is called, perhaps before this returns.
 
         Args:
-            wait_s: Seconds that it may wait for a slot; None leaves that to the limits (`queue_timeout_s`).
+            wait_s: Seconds that it may wait for a slot; None: as long as the limits allow (`queue_timeout_s`).
 
         Raises:
             UsageError: The manager serves another event loop, which has sessions open.
@@ -220,7 +221,7 @@ class SessionManager:
             self.gauges.begin(loop)
 
     def bind(self) -> asyncio.AbstractEventLoop:
-        """Has the running event loop drive the sessions, if the one that did has ended. Returns it.
+        """Has the running event loop drive the sessions, if the former event loop has ended. Returns it.
 
         Raises:
             UsageError: Another event loop drives them.
@@ -243,25 +244,25 @@ class SessionManager:
         return loop
 
     def fork(self, session: Session, origin: Origin, wait_s: float | None = None) -> None:
-        """Opens a new session as `open` does, with the state that another one has then.
+        """Opens a new session as `open` does, with the current state of another one.
 
         Args:
-            session: The new one.
-            origin: Where its state comes from: a session of this manager that executes nothing, and is given no call
-                until it is freed.
+            session: The new session.
+            origin: The source of its state: a session of this manager that executes no call, and gets none until it
+                is freed.
             wait_s: As for `open`.
         """
         session.origin = origin
         self.open(session, wait_s)
 
     def warm(self) -> None:
-        """Starts what sessions will need, so that the first one need not wait for it."""
+        """Starts the resources of sessions, so that the first session need not wait for them."""
         if self.maker.pool is not None:
             self.bind()
             self.maker.pool.warm()
 
     def drain(self) -> None:
-        """Opens no further session; those that are open go on."""
+        """Stops opening sessions; open sessions go on."""
         self._admission.close()
 
     async def aclose(self) -> None:
@@ -288,7 +289,7 @@ class SessionManager:
             if not self._admission.shut:
                 self._emptied = None
 
-    # What sessions report.
+    # Called by sessions.
 
     def on_closing(self, session: Session) -> None:
         """The session has begun to end."""
@@ -299,11 +300,11 @@ class SessionManager:
             self._admission.leave_queue(session)
 
     def on_gone(self, session: Session) -> None:
-        """Nothing of the session is left; or what is left was abandoned."""
+        """The session has ended completely, or its remains were abandoned."""
         if session.origin is not None:  # it was closed before its turn came
             origin, session.origin = session.origin, None
             origin.freed()
-        # By identity: one that never held a slot may bear the name of another.
+        # By identity: a session that never held a slot may have the name of another one.
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
             self.ending.remove(session)
@@ -348,7 +349,7 @@ class SessionManager:
             )
 
     def _count_sessions(self) -> dict[Gauge, int]:
-        """What there is."""
+        """Counts the sessions by state."""
         states = Counter(session.state for session in self._sessions.values())
         counts = {gauge: states[state] for state, gauge in _BY_STATE.items()}
         executing, making = self.gate, self.maker.gate
@@ -359,7 +360,7 @@ class SessionManager:
         return counts
 
     def _rest(self) -> None:
-        """Without sessions, nothing of the manager is left on the loop or as a thread."""
+        """Without sessions, the manager frees its timers on the event loop and its threads."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -375,13 +376,13 @@ class SessionManager:
 async def opened_session(
     manager: SessionManager, holder: int = 0, peer: str = "", wait_s: float | None = None
 ) -> AsyncIterator[Session]:
-    """A session for the length of a block. Raises what refused it; closes it in any case.
+    """A session for the length of a block. Raises the error of a refusal; always closes the session.
 
     Args:
-        manager: Where it is opened.
-        holder: Number of the API key it is for.
+        manager: Opens it.
+        holder: Number of its API key.
         peer: The address of its client.
-        wait_s: Seconds that it may wait for a slot; None leaves that to the limits.
+        wait_s: Seconds that it may wait for a slot; None: as long as the limits allow.
     """
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     session = manager.create(lambda error: settle(ready, None, error), holder=holder, peer=peer)
@@ -394,7 +395,7 @@ async def opened_session(
 
 
 async def close_session(session: Session) -> None:
-    """Closes a session and waits until nothing of it is left."""
+    """Closes a session and waits until it has ended completely."""
     session.close()
     if session.state is not SessionState.GONE:
         session.gone = session.gone or asyncio.Event()
@@ -402,7 +403,7 @@ async def close_session(session: Session) -> None:
 
 
 async def result_of(call: Callable[[Done], None]) -> Any:
-    """Awaits one call: `await result_of(partial(session.reset, arguments))`. Raises what the call failed with."""
+    """Awaits one call: `await result_of(partial(session.reset, arguments))`. Raises the error of the call."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     call(lambda result, error: settle(future, result, error))
     return await future

@@ -1,4 +1,4 @@
-"""What is constant for one environment class, read once and not on every step."""
+"""The constants of one environment class, read once and not on every step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("openenv.execution")
 
 
 class Execution(StrEnum):
-    """Where an environment's code runs."""
+    """The way in which an environment's code runs."""
 
     INLINE = "inline"
     """Synchronous code on the event loop; the class says that its steps take microseconds."""
@@ -40,9 +40,9 @@ class EnvironmentProfile:
     Attributes:
         name: The class's name, for messages.
         execution: Where its code runs.
-        reset: Calls its `reset` with a dict of keyword arguments, which it filters.
+        reset: Calls its `reset` with a filtered dict of keyword arguments.
         step: Calls its `step` with an action alone.
-        step_with: Calls its `step` with `(action, keyword arguments)`, which it filters.
+        step_with: Calls its `step` with an action and filtered keyword arguments.
         state: Reads its `state`.
         concurrent: Whether several instances may live in one process.
         seedable: Whether its `reset` takes a seed.
@@ -65,7 +65,7 @@ def profile_of(cls: type[object]) -> EnvironmentProfile:
     """The profile of a class.
 
     Raises:
-        UsageError: It has no `reset` or no `step`, or its `execution` is none of those known.
+        UsageError: It has no `reset` or no `step`, or its `execution` is unknown.
     """
     if (known := _profiles.get(cls)) is not None:
         return known
@@ -103,7 +103,7 @@ def class_of(factory: Callable[[], Any]) -> type[object] | None:
 
 
 def _return_type(factory: Callable[[], Any]) -> Any:
-    """What an annotation stands for that is text, as all are under `from __future__ import annotations`."""
+    """The type of a text annotation, as all are under `from __future__ import annotations`."""
     try:
         return get_type_hints(factory).get("return")
     except Exception as error:  # noqa: BLE001 - any text may stand there, and names that only a type checker has
@@ -124,7 +124,7 @@ def is_asynchronous(cls: type[object]) -> bool:
 
 def _overrides(cls: type[Any], name: str) -> bool:
     method = getattr(cls, name, None)
-    # A base class may offer the asynchronous form of what its subclasses write synchronously.
+    # A base class may offer the asynchronous form of a method that its subclasses write synchronously.
     return method not in (None, getattr(Environment, name)) and not getattr(method, "follows_sync", False)
 
 

@@ -1,4 +1,4 @@
-"""Sessions that wait for a slot, one queue for each API key; and those that have ended and still have theirs."""
+"""Sessions that wait for a slot, one queue for each API key; and ended sessions that still hold a slot."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ logger = logging.getLogger("openenv.sessions")
 
 
 class QueuedSession(NamedTuple):
-    """One that waits.
+    """A newcomer that waits.
 
     Attributes:
-        session: What it asked for.
+        session: The session that it asked for.
         since_ns: When it came; monotonic nanoseconds, which all processes of a machine share.
         timer: Ends its waiting.
     """
@@ -55,12 +55,12 @@ class WaitQueue:
 
     @property
     def aside(self) -> int:
-        """How many stand aside."""
+        """The number of newcomers that stand aside."""
         return sum(len(self._lines[holder]) for holder in self.aside_keys)
 
     @property
     def first(self) -> QueuedSession | None:
-        """Who is next."""
+        """The next newcomer."""
         heads = [
             next(iter(line.values()))
             for holder, line in self._lines.items()
@@ -80,7 +80,7 @@ class WaitQueue:
         self._length += 1
 
     def remove(self, session: Session) -> bool:
-        """Takes one out, wherever it stands. False: it does not wait."""
+        """Removes a newcomer from its line. False: it does not wait."""
         line = self._lines.get(session.holder)
         newcomer = None if line is None else line.get(session.id)
         if line is None or newcomer is None or newcomer.session is not session:
@@ -98,13 +98,13 @@ class AdmissionQueue:
     """Lets newcomers in as slots come free, first come first served.
 
     Args:
-        limits: How many, and how long they wait.
+        limits: The numbers of sessions and newcomers, and how long they wait.
         admit: Starts a session that has taken its slot.
 
     Attributes:
-        slots: What there is to be had.
-        queue: Who waits here.
-        shut: How many callers have asked for no further session.
+        slots: The slots.
+        queue: The newcomers that wait here.
+        shut: Callers of `close` so far.
     """
 
     def __init__(self, limits: Limits, admit: Callable[[Session], None]):
@@ -117,18 +117,18 @@ class AdmissionQueue:
         self._admitting = False
 
     def share(self, slots: Slots) -> None:
-        """Takes slots that other processes have a part in."""
+        """Uses slots that it shares with other processes."""
         self.slots = slots
         slots.on_free = self.admit_waiting
 
     def close(self) -> None:
-        """Admits no further session; those that wait fail."""
+        """Admits no further session; waiting newcomers fail."""
         self.shut += 1
         for session in list(self.queue):
             session.fail(_stopping())
 
     def ask(self, session: Session, loop: asyncio.AbstractEventLoop, wait_s: float | None) -> None:
-        """Admits a newcomer, has it wait for so many seconds at most, or sends it away."""
+        """Admits a newcomer, queues it for at most so many seconds, or refuses it."""
         if self.shut:
             session.fail(_stopping())
             return
@@ -157,8 +157,8 @@ class AdmissionQueue:
             session.fail(self._full(outcome, decision is Decision.CROWDED))
 
     def admit_waiting(self) -> None:
-        """Gives free slots to those who wait."""
-        # A loop and not a recursion: one that is admitted may fail, and be gone, before `_admit` returns.
+        """Gives free slots to waiting newcomers."""
+        # A loop and not a recursion: an admitted session may fail, and be gone, before `_admit` returns.
         if self._admitting or self.shut or not self.queue:
             return
         self._admitting = True
@@ -177,13 +177,13 @@ class AdmissionQueue:
                         queue.aside_keys.add(newcomer.session.holder)
                     else:
                         break
-                # A slot may have come free after the look for one, and before the slots knew who waits.
+                # A slot may have come free after the loop, and before the slots knew the waiting newcomers.
                 again = self._tell() or queue.aside > aside
         finally:
             self._admitting = False
 
     def leave_queue(self, session: Session) -> bool:
-        """A newcomer waits no longer. False: it did not."""
+        """A newcomer stops waiting. False: it did not wait."""
         left = self.queue.remove(session)
         if left and not self._admitting and self._tell():
             self.admit_waiting()
@@ -195,7 +195,7 @@ class AdmissionQueue:
         self._turnover.freed(time.monotonic())
 
     def _tell(self) -> bool:
-        """Tells the slots who waits. True: there is one for the first of them."""
+        """Publishes the waiting newcomers. True: a slot is free for the first of them."""
         first, aside = self.queue.first, self.queue.aside
         return self.slots.expect(len(self.queue) - aside, 0 if first is None else first.since_ns, aside)
 
@@ -210,7 +210,7 @@ class AdmissionQueue:
             )
 
     def _full(self, outcome: SlotOutcome, crowded: bool) -> ServerFull:
-        """Why there is no session, and when there may be one."""
+        """The error for a refused newcomer, with the time for a retry."""
         limits, message = self._limits, None
         held, most = self.slots.held, limits.max_sessions
         if crowded:
@@ -239,7 +239,7 @@ class EndingSessions:
     Above that number its slot stays taken.
 
     Args:
-        limits: How long they may take, and how many may be abandoned.
+        limits: The time until they are abandoned, and how many may be.
         admission: Counts slots.
         on_abandon: Called before a session is abandoned.
     """
@@ -249,10 +249,10 @@ class EndingSessions:
         self._admission = admission
         self._on_abandon = on_abandon
         self._loop: asyncio.AbstractEventLoop | None = None
-        # With the time of their end, in its order.
+        # By the time of their end, in that order.
         self._since: dict[Session, float] = {}
         self._timer: asyncio.TimerHandle | None = None
-        # How many were abandoned and have not returned; and those for which the limit leaves no room.
+        # The number of abandoned calls that have not returned; and the sessions above the limit.
         self._abandoned = 0
         self._stuck: dict[Session, None] = {}
 
@@ -262,7 +262,7 @@ class EndingSessions:
         return self._timer is not None
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Another event loop has the timer from here on."""
+        """Another event loop has the timer from now on."""
         self._loop, self._timer = loop, None
         if self._since:
             self._watch(self._limits.abandon_after_s)
@@ -274,7 +274,7 @@ class EndingSessions:
             self._watch(self._limits.abandon_after_s)
 
     def remove(self, session: Session) -> None:
-        """Nothing of a session is left; or what is left was abandoned."""
+        """A session has ended completely, or its remains were abandoned."""
         self._since.pop(session, None)
         if session in self._stuck:
             del self._stuck[session]
@@ -310,13 +310,13 @@ class EndingSessions:
             self._abandon(stuck)
 
     def rest(self) -> None:
-        """Without sessions, no timer is left."""
+        """Without sessions, the timer stops."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _abandon(self, session: Session) -> None:
-        """Leaves a call that does not return to itself, and gives the slot of its session away."""
+        """Abandons a call that does not return, and frees the slot of its session."""
         self._abandoned += 1
         self._on_abandon(session)
         logger.error(
@@ -334,7 +334,7 @@ class EndingSessions:
         self._timer = self._loop.call_later(delay_s, self._look)
 
     def _look(self) -> None:
-        """Gives up what has not returned in time."""
+        """Abandons the calls that have not returned in time."""
         self._timer = None
         latest = time.monotonic() - self._limits.abandon_after_s
         for session in [session for session, since in self._since.items() if since <= latest]:

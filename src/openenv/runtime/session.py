@@ -1,4 +1,4 @@
-"""One session: its environment in use, its state, its calls, and what is recorded of them."""
+"""One session: its environment, its state, its calls, and their records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger("openenv.sessions")
 
 
 class LastSeen:
-    """When something was last heard of a client; its sessions share it.
+    """When a client last sent something; its sessions share it.
 
     Attributes:
         heard_at: Monotonic seconds.
@@ -55,18 +55,18 @@ _DETACHED, _CLOSING, _GONE = SessionState.DETACHED, SessionState.CLOSING, Sessio
 _RESET, _STEP = Phase.RESET, Phase.STEP
 _LOOP = Execution.LOOP
 
-# What an environment may raise of our own: it stays what it is.
+# Our own errors that an environment may raise: they are passed on unchanged.
 _KEPT_ERRORS = (errors.EnvironmentFailed, errors.InvalidAction, errors.InvalidArgument, errors.ResetRequired)
 
 OnOpened = Callable[[errors.OpenEnvError | None], None]
-"""Hears that a session is LIVE, or why there is none."""
+"""Called when a session is LIVE, or with the error."""
 
 OnLost = Callable[[errors.OpenEnvError], None]
-"""Hears why a session was ended, unless its user ended it."""
+"""Called with the reason when a session ends, unless its user ended it."""
 
 
 class Origin(NamedTuple):
-    """Where a session that is forked comes from.
+    """The origin of a forked session.
 
     Attributes:
         source: The session that its first state is copied from.
@@ -78,12 +78,12 @@ class Origin(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a session is.
+    """The progress of a session.
 
     Attributes:
-        episode: The id that its user gave the episode; None for none.
+        episode: The id that its user gave the episode; None if it has none.
         steps: Steps begun.
-        place: The same as records name it.
+        place: The same progress in the form of records.
     """
 
     episode: str | None
@@ -97,30 +97,30 @@ class Session:
 
     Args:
         id: Its name.
-        _manager: Hears of its transitions.
-        _opened: Hears whether there will be a session; called once, unless it is closed before.
-        _on_lost: Hears why, if its user did not end it.
+        _manager: Gets its transitions.
+        _opened: Called once, when it is open or could not be opened, unless it is closed before.
+        _on_lost: Called with the reason, if its user did not end it.
         _tap: Records every reset and step, and the reply that its client gets; None: it is not recorded.
 
     Attributes:
-        state: Where in its life it is.
+        state: Its state in the life of a session.
         profile: How to call its environment; set when it is LIVE.
         executor: Where its environment runs; None while it waits for a slot and when it is GONE.
         created_at: Monotonic seconds.
-        used_at: When its last call ended, or the one that it executes began.
-        episode: The id that its user gave the episode; None for none.
+        used_at: When its last call ended, or its running call began.
+        episode: The id that its user gave the episode; None if it has none.
         steps: Steps begun.
         detached: Its client's connection is gone. A call in flight goes on; apart from that its state is DETACHED.
-        life: The sign of life of its client's connection; None where there is none to be had.
+        life: The sign of life of its client's connection; None if the connection has none.
         holder: Number of the API key that it was opened with; 0 for none.
-        peer: The address of its client, for people to read.
-        origin: Where its state is to come from; None once it has been asked, and for a session with one of its own.
+        peer: The address of its client, as text.
+        origin: The source of its state; None after the source was asked, and for a session that is not a fork.
         outlives_loop: It belongs to no connection; it outlives the loop that opened it if its environment does.
-        gone: Set when nothing of the session is left; None until a caller waits for that.
+        gone: Set when the session has ended completely; None until a caller waits for that.
         making: Its environment is being made.
         stuck: Its call, constructor or close has not returned in time, and still has not.
-        abandoned: It is GONE though that has not returned.
-        user: What its opener keeps with it; the runtime does not look at it.
+        abandoned: It is GONE though that call has not returned.
+        user: Data of its opener; the runtime does not use it.
     """
 
     id: str
@@ -152,7 +152,7 @@ class Session:
     _held_back: Callable[[], None] | None = None
     # Whether the call in flight has given its permit back before its end.
     _left_gate_early: bool = False
-    # What the call in flight is counted as.
+    # The phase in which the call in flight is counted.
     _phase: Phase | None = None
 
     def __post_init__(self) -> None:
@@ -161,7 +161,7 @@ class Session:
 
     @property
     def idle_since(self) -> float | None:
-        """Monotonic time of the last call's end, or of what was heard of its client since; None unless it is LIVE."""
+        """Monotonic time of the last call's end, or of a later sign of life of its client; None unless it is LIVE."""
         if self.state is not _LIVE:
             return None
         return self.used_at if self.life is None else max(self.used_at, self.life.heard_at)
@@ -170,7 +170,7 @@ class Session:
         """Whether the environment takes the seed in the arguments of a reset, if there is one."""
         return self.profile.seedable or arguments.get("seed") is None
 
-    # What a user of the session does. One call at a time: the next one after `done`.
+    # The calls of a user of the session. One at a time: the next one after `done`.
 
     def reset(self, arguments: dict[str, Any], done: Done) -> None:
         """Starts an episode; `done` gets the observation."""
@@ -204,7 +204,7 @@ class Session:
             self._takes_calls(done)
 
     def step_with(self, action: Any, arguments: dict[str, Any], done: Done) -> None:
-        """The same with further arguments for the environment's `step`, of which it gets those it takes."""
+        """The same with further arguments; the environment's `step` gets those that it accepts."""
         if self._takes_calls(done):
             self.steps += 1
             self._phase = _STEP
@@ -219,7 +219,7 @@ class Session:
             self._submit(self.profile.state, None, done)
 
     def call(self, operation: Operation, argument: Any, done: Done) -> None:
-        """Does anything else with the environment, where and when it may be touched."""
+        """Runs any other operation on the environment, on its executor and in its turn."""
         if self._takes_calls(done):
             as_action = None if self._tap is None else getattr(argument, "as_action", None)
             if self._tap is not None and as_action is not None and (action := as_action()) is not None:
@@ -228,12 +228,12 @@ class Session:
             self._submit(operation, argument, done)
 
     def refused(self, error: Exception) -> None:
-        """What its last call gave could not be sent, and the client has the error in its place. Said in `done`."""
+        """The result of its last call could not be sent: the client got this error. Call it in `done`."""
         if self._tap is not None:
             self._tap.settle(error)
 
     def save(self, done: Done) -> None:
-        """Copies the environment's state; `done` gets a `Snapshot`, which is to be used up or discarded.
+        """Copies the environment's state; `done` gets a `Snapshot`, which must be used or discarded.
 
         Another session may want it, so a DETACHED session gives it too.
         """
@@ -258,12 +258,12 @@ class Session:
 
     @property
     def progress(self) -> Progress:
-        """How far it is, for another one that goes on from there."""
+        """Its progress, for another session that goes on from there."""
         place = Source(self.id, self.episode or self.id, self.steps) if self._tap is None else self._tap.place
         return Progress(self.episode, self.steps, place)
 
     def continue_from(self, progress: Progress) -> None:
-        """Its environment has the state that another session's had there."""
+        """Continues from the progress of another session: its environment has the state of that one."""
         self.episode, self.steps, place = progress
         if self._tap is not None:
             self._tap.continue_from(place)
@@ -279,9 +279,9 @@ class Session:
         )
 
     def bind(self) -> None:
-        """Has the running event loop drive the session from here on, if the one that did has ended.
+        """Has the running event loop drive the session from now on, if the former event loop has ended.
 
-        A session that cannot go on there ends, and its user hears why.
+        A session that cannot go on there ends, and its user gets the reason.
 
         Raises:
             UsageError: Another event loop drives it.
@@ -325,7 +325,7 @@ class Session:
             self.state = _DETACHED
 
     def attach(self) -> None:
-        """Its client is there again."""
+        """Its client came back."""
         self.detached = False
         if self.state is _DETACHED:
             self.state = _LIVE
@@ -355,7 +355,7 @@ class Session:
             self.executor.cancel()
 
     def end(self, error: errors.OpenEnvError) -> None:
-        """Ends the session and tells its user why."""
+        """Ends the session and gives its user the reason."""
         if self._tap is not None:
             self._tap.ended(None, error)
         if self.state is _STARTING and self.executor is None:
@@ -370,7 +370,7 @@ class Session:
             self.close()
 
     def finish(self, error: errors.OpenEnvError) -> None:
-        """The same, but after the call in flight, and those that wait behind it, have been answered."""
+        """The same, but after the call in flight and the waiting calls have been answered."""
         done = self._done
         if self.state is not _EXECUTING or done is None:
             self.end(error)
@@ -382,10 +382,10 @@ class Session:
 
         self._done = last
 
-    # What the manager does.
+    # Called by the manager.
 
     def start(self, executor: Executor, factory: Callable[[], Any], snapshot: Snapshot | None = None) -> None:
-        """Has the environment made, and go on from the snapshot if there is one."""
+        """Makes the environment, which goes on from the snapshot if there is one."""
         self.executor = executor
         began = time.monotonic()
 
@@ -401,7 +401,7 @@ class Session:
         executor.start(factory, made)
 
     def live(self, executor: Executor, profile: EnvironmentProfile) -> None:
-        """The environment is there."""
+        """The environment was made."""
         self.executor, self.profile = executor, profile
         if self.state is _CLOSING or self.state is _GONE:
             executor.close(self._closed)
@@ -416,7 +416,7 @@ class Session:
         METER.add(Gauge.STUCK_THREADS, 1)
 
     def abandon(self) -> None:
-        """Leaves what has not returned to itself; should it return, the environment is closed where it runs."""
+        """Abandons the call that has not returned. If it returns later, the environment is closed on its executor."""
         self.abandoned = True
         if self._done is not None and not self._left_gate_early:
             self._leave_gate_early()
@@ -454,12 +454,12 @@ class Session:
             self._enter_gate(self._gate, operation, argument)
 
     def _recorded(self, done: Done, tap: Tap, read: Callable[[Any], Any] | None = None) -> Done:
-        """Has the outcome of the call recorded when `done` has heard of it: no step waits for its own record.
+        """Records the outcome of the call after `done`: no step waits for its own record.
 
         Args:
-            done: Hears of the call.
-            tap: The session's.
-            read: Makes an observation of the result; None: it is one.
+            done: The callback of the call.
+            tap: The tap of the session.
+            read: Makes an observation of the result; None: the result is one.
         """
 
         def ended(result: Any, error: BaseException | None) -> None:
@@ -469,7 +469,7 @@ class Session:
                 return
             tap.returned(result if read is None else read(result))
             done(result, None)
-            # Asynchronous environments go on between their calls, and may change what they have returned.
+            # Asynchronous environments run between their calls, and may change the objects that they returned.
             if self.profile.execution is _LOOP:
                 tap.settle()
             else:
@@ -496,7 +496,7 @@ class Session:
         gate.enter(begin)
 
     def _leave_gate_early(self) -> None:
-        """Gives the permit back of a call that cannot be stopped: if it hangs, it must not keep others out."""
+        """Returns the permit of a call that cannot be stopped: if it hangs, it must not block others."""
         if self._gate is not None:
             self._left_gate_early = True
             self._gate.leave()
@@ -516,8 +516,8 @@ class Session:
             self.state = _DETACHED if self.detached else _LIVE
         elif self.executor is not None:  # closed during the call
             self.executor.close(self._closed)
-        # Errors of other kinds that an environment raises are about its own affairs: a lost connection of its own
-        # is not the loss of this session.
+        # Other errors of ours that an environment raises are not about this session: the environment may have lost
+        # a connection of its own.
         if error is not None and not isinstance(error, _KEPT_ERRORS):
             failed = errors.StepFailed(error_text(error))
             failed.__cause__ = error

@@ -16,14 +16,14 @@ from .executor import Done, Operation, attempt, close, construct, has_close
 
 
 class Mailbox:
-    """Carries results from threads to one event loop, with one wake-up for all that wait together.
+    """Carries results from threads to one event loop, with one wake-up for all waiting results.
 
     Args:
-        loop: Where results are delivered.
+        loop: Gets the results.
 
     Attributes:
-        switch_interval: Counts the calls that threads have: executors report each call that they give to one, the
-            mailbox each that has come back.
+        switch_interval: Counts the calls on threads: executors report each call that begins, the mailbox each that
+            has come back.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
@@ -39,19 +39,19 @@ class Mailbox:
             self._ring()
 
     def move(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Delivers to another loop from here on, also what the old one was closed too early for."""
+        """Delivers to another loop from now on, also the results that the old loop was closed too early for."""
         self._loop = loop
         if self._letters:
             self._ring()
 
     def _ring(self) -> None:
         self._ringing = True
-        # A closed loop hears nothing: what was posted waits for `move`.
+        # A closed loop gets nothing: posted results wait for `move`.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        # Lowered first: a letter posted from here on either is seen below or rings again.
+        # Lowered first: a result posted from now on is either seen below or wakes the loop again.
         self._ringing = False
         letters, taken = self._letters, 0
         try:
@@ -71,10 +71,10 @@ STACK_BYTES = 512 * 1024
 
 
 class ThreadExecutor:
-    """Runs an environment on a thread of its own: constructor, every call and `close` alike.
+    """Runs an environment on its own thread: the constructor, every call and `close`.
 
     Args:
-        mailbox: The way back to the event loop.
+        mailbox: Brings results back to the event loop.
         name: Name of the thread.
     """
 
@@ -132,7 +132,7 @@ class ThreadExecutor:
             if type(result) is CoroutineType:
                 result, error = attempt(self._await, result, None)
             post(done, result, error)
-            # Nothing of this call may outlive it while the thread waits for the next one.
+            # No object of this call may stay alive while the thread waits for the next one.
             del call, operation, argument, done, result, error
         self._environment = None  # what an environment does when it is destroyed it does here, too
 

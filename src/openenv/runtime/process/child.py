@@ -29,7 +29,7 @@ _LOOK_S, _PATIENCE_S = 0.0005, 5.0
 def double_fork() -> int:
     """Forks this process twice, so that the fork server is the parent of the new one and adopts it.
 
-    The new process leads a group and a session of its own. Python's random numbers go on in it as they do here.
+    The new process leads its own process group and session. Python's random numbers continue in it as they do here.
 
     Returns:
         As `os.fork` does: 0 in the new process; its number here.
@@ -52,7 +52,7 @@ def double_fork() -> int:
             raise OSError("the fork server has not adopted it")
 
     try:
-        # What is left behind from here on goes past this process to the parent of it.
+        # From now on, orphans go past this process to its parent.
         sandbox.adopt_orphans(False)
         return sandbox.fork_through(lambda: None, detach)
     finally:
@@ -78,7 +78,7 @@ class SessionProcess:
             Verb.SAVE: lambda environment, _: executor.finish(
                 executor.save(environment, None), functools.partial(_pickled, environment)
             ),
-            # A state of a process of the same class, for the same client.
+            # The state of a process of the same class, for the same client.
             Verb.LOAD: lambda environment, state: executor.load(environment, pickle.loads(state)),  # noqa: S301
             Verb.FORK: self._fork,
         }
@@ -101,7 +101,7 @@ class SessionProcess:
             del argument, result, error
 
     async def _serve(self) -> None:
-        """`run`, on an event loop, on which what the environment left there goes on between calls."""
+        """`run`, on an event loop: tasks of the environment go on between calls."""
         loop = asyncio.get_running_loop()
         task = EagerTask()
         ended = loop.create_future()

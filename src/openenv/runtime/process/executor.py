@@ -21,8 +21,8 @@ class PickledSnapshot(Snapshot):
     """A state as the process wrote it; only another such process reads it.
 
     Attributes:
-        state: What it said.
-        made: What is known of the environment.
+        state: The bytes from the process.
+        made: The description of the environment.
     """
 
     state: bytes
@@ -31,11 +31,11 @@ class PickledSnapshot(Snapshot):
 
 @dataclass(slots=True, eq=False)
 class ForkedSnapshot(Snapshot):
-    """A process that goes on from where it was forked.
+    """A forked process with a copy of the environment.
 
     Attributes:
         handle: The process.
-        made: What is known of the environment.
+        made: The description of the environment.
     """
 
     handle: ProcessHandle
@@ -47,13 +47,13 @@ class ForkedSnapshot(Snapshot):
 
 
 class PendingFork:
-    """A fork of a session's process under way; the new process's listener until that has said that it is there.
+    """A pending fork of a session's process; the listener of the new process until that reports that it runs.
 
     Args:
-        pool: Where processes are.
-        parent: The one that forks.
-        made: What is known of its environment.
-        done: Hears once of the `ForkedSnapshot`, or why there is none.
+        pool: The pool of processes.
+        parent: The process that forks.
+        made: The description of its environment.
+        done: Called once, with the `ForkedSnapshot` or the error.
 
     Raises:
         OSError: There is no descriptor left.
@@ -68,7 +68,7 @@ class PendingFork:
         self._handle, self._descriptors = pool.prepare_fork(self)
 
     def ready(self, result: Any, error: BaseException | None) -> bool:
-        """The parent is about to fork, or will not. Whether there is more to be heard of it."""
+        """The parent is about to fork, or refuses. Returns whether it sends another message about it."""
         if error is None:
             try:
                 self._parent.pass_on(self._descriptors)
@@ -90,7 +90,7 @@ class PendingFork:
         else:
             self._fail(error or NotForkable("the environment's process does not keep to what was agreed"))
 
-    # What the new process says.
+    # Messages of the new process.
 
     def on_frame(self, frame: bytes | bytearray) -> None:
         try:
@@ -122,13 +122,13 @@ class PendingFork:
             done(result, error if isinstance(error, OpenEnvError) or error is None else NotForkable(str(error)))
 
     def _let_go(self) -> None:
-        """The descriptors are the new process's now."""
+        """The descriptors belong to the new process now."""
         descriptors, self._descriptors = self._descriptors, []
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-# What `close` of an environment may take: its slot is wanted.
+# Seconds that `close` of an environment may take: another session may wait for its slot.
 CLOSE_S = 30.0
 
 
@@ -139,7 +139,7 @@ _HINTS = {
 
 
 def _operation() -> Operation:
-    """Stands for an operation of a profile: by which of them it is, the executor knows the verb."""
+    """A placeholder for an operation of a profile; the executor maps it to the verb of the request."""
 
     def elsewhere(environment: Any, argument: Any) -> Any:
         raise AssertionError("this environment is in another process")
@@ -152,14 +152,14 @@ _VERBS = {_RESET: Verb.RESET, _STEP: Verb.STEP, _STEP_WITH: Verb.STEP_WITH, _STA
 
 
 class ProcessExecutor:
-    """Runs an environment in a process of the pool, and in another one after that has ended.
+    """Runs an environment in a process of the pool; after the end of that process, in another one.
 
     A process that crashed or was stopped is followed by a new one at the next `reset`; other calls until then get
     a typed error. What the process sends is untrusted data.
 
     Args:
-        pool: Where processes come from.
-        snapshot: What the environment goes on from when it starts; None: from nothing.
+        pool: Gives processes.
+        snapshot: The state that the environment starts with; None: it starts fresh.
     """
 
     stoppable = True
@@ -177,7 +177,7 @@ class ProcessExecutor:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
-        """As the contract says; the pool has its own factory."""
+        """As in `Executor`; the pool has its own factory."""
 
         def made(result: Any, error: BaseException | None) -> None:
             if error is not None:
@@ -246,7 +246,7 @@ class ProcessExecutor:
         else:
             handle.end("", 0.0)
 
-    # What the process says.
+    # Messages of the process.
 
     def on_frame(self, frame: bytes | bytearray) -> None:
         done = self._done
@@ -299,7 +299,7 @@ class ProcessExecutor:
             done(None, error)
 
     def _save(self, handle: ProcessHandle, done: Done) -> None:
-        """Has the process forked; its state sent, where it cannot be."""
+        """Forks the process; if it cannot be forked, has it send its state."""
         made = self._made
         assert made is not None
         if not (made.forks and self._pool.forks):
@@ -326,7 +326,7 @@ class ProcessExecutor:
         handle.send(encode_request(Verb.FORK, None))
 
     def _load(self, snapshot: Any, done: Done) -> None:
-        """Goes on from a snapshot, in the process that is there or in another one."""
+        """Goes on from a snapshot, in the current process or in another one."""
         if isinstance(snapshot, ForkedSnapshot) and not snapshot.handle.is_open:
             done(None, EnvironmentCrashed("the fork of the environment's process has ended before it was used"))
         elif isinstance(snapshot, ForkedSnapshot):

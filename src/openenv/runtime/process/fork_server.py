@@ -24,7 +24,7 @@ from . import messages, sandbox
 from .child import SessionProcess
 
 TAIL_BYTES = 4096
-# Of a stream without end, at one time: others wait too.
+# Most bytes of an endless stream that are read at one time: other streams wait too.
 _CHUNKS_AT_ONCE = 4
 
 
@@ -32,7 +32,7 @@ class StderrTail:
     """Reads a pipe and keeps its last bytes.
 
     Args:
-        descriptor: The pipe's reading end, which becomes this object's.
+        descriptor: The pipe's reading end; it belongs to this object.
     """
 
     def __init__(self, descriptor: int):
@@ -41,7 +41,7 @@ class StderrTail:
         self.text = b""
 
     def read(self) -> bool:
-        """Takes what there is, or a good part of it. False at the end of the stream."""
+        """Reads available data, up to a limit. False at the end of the stream."""
         for _ in range(_CHUNKS_AT_ONCE):
             try:
                 data = os.read(self.descriptor, messages.CHUNK_BYTES)
@@ -53,12 +53,12 @@ class StderrTail:
         return True
 
     def close(self) -> None:
-        """Reads what is left, and closes the pipe."""
+        """Reads the rest, and closes the pipe."""
         self.read()
         os.close(self.descriptor)
 
 
-# Looking at the number of all threads of the machine is cheap; counting those of each session is not.
+# Reading the number of all threads of the machine is cheap; counting the threads of each session is not.
 GLANCE_S = 0.05
 COUNT_S = 5.0
 # The share of this process's time that counting may take.
@@ -66,13 +66,13 @@ SHARE = 0.05
 
 
 class ProcessTree(NamedTuple):
-    """Parents and numbers of threads of the processes there are."""
+    """Parents and thread counts of all processes."""
 
     parents: dict[int, int]
     threads: dict[int, int]
 
     def descendants(self, ancestors: Collection[int]) -> dict[int, list[int]]:
-        """Of each ancestor: itself, and all that descend from it and from no other one below it."""
+        """For each ancestor: itself and its descendants, without those of another given ancestor below it."""
         children: dict[int, list[int]] = {}
         for pid, parent in self.parents.items():
             if pid not in ancestors:
@@ -116,7 +116,7 @@ class ProcessCounter:
         self._not_before = 0.0
 
     def over(self, sessions: Collection[int]) -> list[int]:
-        """Those of the given processes that have more descendants and threads than they may."""
+        """The given processes that have more descendants and threads than the limit."""
         try:
             total = int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
         except (OSError, IndexError, ValueError):  # some containers hide or replace it: then each session is counted
@@ -138,15 +138,15 @@ class ProcessCounter:
 
 
 ORPHANS_S = 0.02
-# What a session's process takes to fork another one. Meanwhile no orphan is ended: the new one is one for a moment.
+# Seconds that a session's process may take to fork. Until then no orphan is killed: the new process is briefly one.
 EXPECT_S = 10.0
-# When the server is gone: what cannot be ended by then is not ours to end.
+# Seconds for the end of all processes after the server is gone: the rest cannot be killed by this process.
 LEAVE_S = 5.0
 
 
 @dataclass(slots=True)
 class _Session:
-    """A process of a session: its number, what it said, when it is killed."""
+    """A process of a session: its number, its stderr, when it is killed."""
 
     id: int
     pid: int
@@ -156,7 +156,7 @@ class _Session:
 
 
 class _PendingSession(NamedTuple):
-    """A process that another session's forks: the pipe of its stderr, and when it is given up."""
+    """A process that another session's process forks: the pipe of its stderr, and when it is given up."""
 
     reading: int
     limit: float
@@ -167,8 +167,8 @@ class ForkServer:
 
     Args:
         control: The socket to the server.
-        plan: What to fork.
-        factory: What makes environments.
+        plan: The plan of the processes to fork.
+        factory: Makes environments.
     """
 
     def __init__(self, control: socket.socket, plan: messages.ForkServerPlan, factory: Callable[[], Any]):
@@ -184,7 +184,7 @@ class ForkServer:
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
         self._orphans_at: float | None = None
-        # What the environment's module started when it was imported is for all sessions.
+        # Processes that the environment's module started at its import serve all sessions.
         self._helpers = set(_children())
         self._leaving = False
 
@@ -258,7 +258,7 @@ class ForkServer:
             _kill_group(session.pid, signal.SIGTERM if grace_s else signal.SIGKILL)
 
     def _adopt(self, session_id: int, pid: int) -> None:
-        """Takes over a process that a session's process has forked, if it is a child that no other session has."""
+        """Adopts a process that a session's process has forked, if it is our child and belongs to no session yet."""
         if session_id not in self._pending:
             return
         if pid in self._pids or pid in self._helpers or pid not in _children():
@@ -267,7 +267,7 @@ class ForkServer:
             self._add(session_id, pid, self._pending.pop(session_id).reading)
 
     def _give_up(self, session_id: int) -> None:
-        """A pending process does not come, or is gone already; if it comes, it is an orphan like others."""
+        """A pending process does not come, or is gone already; if it comes later, it is treated as an orphan."""
         tail = StderrTail(self._pending.pop(session_id).reading)
         tail.close()
         self._orphans_at = time.monotonic()
@@ -306,7 +306,7 @@ class ForkServer:
         self._selector.register(reading, selectors.EVENT_READ, read_stderr)
 
     def _run_session(self, descriptor: int, reading: int, writing: int) -> None:
-        """In the new process: leaves everything of the parent behind, and serves one session."""
+        """In the new process: drops the resources of the parent, and serves one session."""
         code = 1
         try:
             signal.set_wakeup_fd(-1)
@@ -352,7 +352,7 @@ class ForkServer:
             os.read(self._woken, messages.MESSAGE_BYTES)
         with contextlib.suppress(ChildProcessError):
             while True:
-                # Looked at first and reaped after: while it is a zombie, its number names its group and no other.
+                # Kill its group before reaping: while it is a zombie, the kernel does not reuse its number.
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is None:
                     return
@@ -372,7 +372,7 @@ class ForkServer:
                     self._send([messages.EXITED, session.id, status, session.tail.text, session.reason])
 
     def _end_orphans(self) -> bool:
-        """Kills what the processes of sessions that have ended left behind. Whether there was any, or may be."""
+        """Kills orphans of ended sessions. Returns whether there were any, or may be."""
         orphans = [pid for pid in _children() if pid not in self._pids and pid not in self._helpers]
         if not self._leaving and (self._pending or (orphans and self._has_pending_message())):
             return True
@@ -385,7 +385,7 @@ class ForkServer:
         return bool(orphans)
 
     def _has_pending_message(self) -> bool:
-        """Whether a message waits: perhaps the announcement of a process that another one forks."""
+        """Whether a message waits: it may announce a forked process."""
         try:
             return bool(self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:  # nothing waits, or the server is gone
@@ -423,7 +423,7 @@ def main(descriptor: int, file: BinaryIO) -> None:
     """Runs a fork server.
 
     Args:
-        descriptor: The socket that leads to the server.
+        descriptor: The socket to the server.
         file: Its `ForkServerPlan` and working directory, pickled.
     """
     control = socket.socket(fileno=descriptor)
@@ -443,7 +443,7 @@ def main(descriptor: int, file: BinaryIO) -> None:
             )
         sys.exit(1)
     sandbox.die_with_parent(signal.SIGTERM)
-    # What was imported is never freed: left out of collections, it stays shared between all processes.
+    # Imported objects are never freed: excluded from collections, their memory stays shared between all processes.
     gc.collect()
     gc.freeze()
     ForkServer(control, plan, factory).run()

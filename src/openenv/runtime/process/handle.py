@@ -16,8 +16,8 @@ class ProcessExit(NamedTuple):
 
     Attributes:
         status: As `os.waitpid` gives it; None if it is unknown.
-        stderr: The end of what it said there.
-        reason: Why it was ended, in words; empty if it ended by itself.
+        stderr: The end of its stderr.
+        reason: Why the server ended it, as text; empty if it ended by itself.
     """
 
     status: int | None
@@ -26,7 +26,7 @@ class ProcessExit(NamedTuple):
 
     @property
     def exit_code(self) -> int | None:
-        """The code it ended with, if it was not a signal that ended it."""
+        """Its exit code; None if a signal ended it."""
         return None if self.status is None or self.status & 0x7F else self.status >> 8
 
     @property
@@ -47,11 +47,11 @@ class ProcessListener(Protocol):
         """The contents of a frame."""
 
     def on_exit(self, exit_: ProcessExit) -> None:
-        """The process has ended, or will never have been. The last that is heard."""
+        """The process has ended, or was never made. This is the last call."""
 
 
 class ProcessHandle:
-    """A process that is there, or will be as soon as the fork server has forked it: requests wait in the socket.
+    """A process that runs, or will run as soon as the fork server has forked it: requests wait in the socket.
 
     Args:
         handle_id: Its name between server and fork server.
@@ -79,18 +79,18 @@ class ProcessHandle:
 
     @property
     def is_open(self) -> bool:
-        """Whether it may still be spoken to."""
+        """Whether requests may still be sent."""
         return self._open
 
     def send(self, frame: bytes) -> None:
-        """Sends a request; at once if there is room in the socket, which there nearly always is."""
+        """Sends a request; at once if the socket has room, as it nearly always has."""
         if not self._open:
             return
         try:
             sent = self.connection.send(frame)
         except BlockingIOError:
             sent = 0
-        except OSError:  # it has ended, which the fork server will tell
+        except OSError:  # it has ended: the fork server reports that
             return
         if sent < len(frame):
             self._unsent = memoryview(frame)[sent:]
@@ -101,7 +101,7 @@ class ProcessHandle:
         socket.send_fds(self.connection, [b"\0"], descriptors)
 
     def end(self, reason: str, grace_s: float) -> None:
-        """Ends the process, and tells its listener when it is gone."""
+        """Ends the process, and calls its listener when it is gone."""
         if not self.reason:
             self.reason = reason
         self._end(self, grace_s)
@@ -118,7 +118,7 @@ class ProcessHandle:
             self._partial = bytearray()
 
     def on_exit(self, exit_: ProcessExit) -> None:
-        """The fork server says that the process has ended."""
+        """The fork server reports the end of the process."""
         while self._open and self._readable():  # what it said before
             pass
         self.close()
@@ -137,7 +137,7 @@ class ProcessHandle:
             self._loop.remove_writer(self.connection)
 
     def _readable(self) -> bool:
-        """Takes a part of what there is to read; False if there is nothing."""
+        """Reads a part of the available data; False if there is none."""
         try:
             data = self.connection.recv(CHUNK_BYTES)
         except BlockingIOError:
@@ -156,7 +156,7 @@ class ProcessHandle:
         return True
 
     def _assemble(self) -> None:
-        """Makes a frame of what came in parts."""
+        """Joins the parts of a frame."""
         have = len(self._partial)
         if have < HEAD.size:
             return
@@ -179,6 +179,6 @@ class ProcessHandle:
             self.listener.on_frame(frame)
 
     def _break(self, reason: str) -> None:
-        """The process does not keep to what was agreed: nothing more is read from it."""
+        """The process violates the protocol: nothing more is read from it."""
         self.close()
         self.end(reason, 0.0)

@@ -25,24 +25,24 @@ from .sandbox import ProcessLimits
 FORK, END = "fork", "end"
 # A session's process is about to fork another one (the message has its stderr); this is its number.
 EXPECT, ADOPT = "expect", "adopt"
-# To the server: one has ended; none can be made, since the environment's module fails.
+# To the server: a process has ended; no process can be made, since the environment's module fails.
 EXITED, FAILED = "exited", "failed"
-# Why one has ended, where the fork server knows.
+# Why a process has ended, if the fork server knows.
 TOO_MANY, UNFORKED = "too many", "unforked"
 MESSAGE_BYTES = 64 * 1024
-# What is read at one time: below what the allocator maps and unmaps each time.
+# Bytes that are read at one time: below the size that the allocator maps and unmaps each time.
 CHUNK_BYTES = 64 * 1024
-# Between the request to end and the end, for what a process has to tidy up.
+# Seconds between the request to end and the kill, for cleanup in the process.
 GRACE_S = 0.2
 
 
 class ForkServerPlan(NamedTuple):
-    """What a fork server is to make.
+    """The plan of a fork server.
 
     Attributes:
-        factory: What makes environments, pickled by reference.
-        limits: Of each process.
-        sandbox: Whether this process runs in one.
+        factory: The factory of environments, pickled by reference.
+        limits: The limits of each process.
+        sandbox: Whether this process runs in a sandbox.
         kept: Folders that a sandboxed process sees in its own /tmp.
     """
 
@@ -75,7 +75,7 @@ def pickle_by_reference(factory: Callable[[], Any]) -> bytes:
 def dumps(value: Any) -> bytes:
     """Pickles a value for a session's process.
 
-    A class that is made at run time says by `__reference__ = (function, *arguments)` how another process gets it.
+    A class that is made at run time has `__reference__ = (function, *arguments)`: the other process calls that.
     """
     if "__reference__" in type(value).__dict__:
         return _dumps_with_references(value)
@@ -129,7 +129,7 @@ _codec = codec_of("openenv.v2.msgpack")
 
 
 class Verb(IntEnum):
-    """What is asked of the process."""
+    """The requests to the process."""
 
     MAKE = 0
     RESET = 1
@@ -147,10 +147,10 @@ class MadeEnvironment(msgspec.Struct):
     """The process's description of the environment that it made.
 
     Attributes:
-        name: Its class's name.
+        name: The name of its class.
         closes: Whether its `close` does anything.
         seedable: Whether its `reset` takes a seed.
-        forks: Whether a copy of its process has a copy of it; else its state is sent.
+        forks: Whether a fork of its process copies the environment; else its state is sent.
     """
 
     name: str
@@ -174,7 +174,7 @@ class _Reply(msgspec.Struct):
 
 
 class RemoteError(Exception):
-    """What an environment raised in another process; a subclass has the name of what was raised there."""
+    """An exception of an environment in another process; a subclass has the name of the original class."""
 
 
 def encode_request(verb: int, argument: Any) -> bytes:
@@ -213,7 +213,7 @@ def encode_reply(verb: int, result: Any) -> bytes:
 
 
 def encode_error(error: BaseException, trace: str = "") -> bytes:
-    """In the process: what was raised."""
+    """In the process: the contents of a reply with an exception."""
     facts = None
     if isinstance(error, errors.OpenEnvError):
         facts = {**error.data, **error.facts()}
@@ -230,13 +230,13 @@ def encode_error(error: BaseException, trace: str = "") -> bytes:
 
 
 def decode(frame: bytes | bytearray) -> tuple[Any, BaseException | None]:
-    """What a reply says: a result or an error.
+    """The result or the error in a reply.
 
     Returns:
         The fields of an observation or state, `MadeEnvironment`, or a plain value.
 
     Raises:
-        ValueError: It is no reply.
+        ValueError: It is not a reply.
     """
     try:
         reply = _decode(frame)

@@ -27,26 +27,26 @@ from . import messages, sandbox
 from .handle import ProcessExit, ProcessHandle, ProcessListener
 from .sandbox import ProcessLimits
 
-# What it imports is found where this process finds it, this package too.
+# It gets the import path of this process, which has this package too.
 _BOOT = (
     "import json, os, sys; plan = os.fdopen(int(sys.argv[2]), 'rb'); sys.path[:] = json.loads(plan.readline()); "
     "from openenv.runtime.process.fork_server import main; main(int(sys.argv[1]), plan)"
 )
-# The system lets only so many descriptors be under way at a time: the next ones are sent after so long.
+# The kernel limits the descriptors in flight: the next ones are sent after so long.
 CROWDED_S = 0.01
-# After that, one that is to end is killed.
+# A fork server that must end is killed after so long.
 LEAVE_S = 10.0
 
 Orders = deque[tuple[bytes, socket.socket | FileIO | None]]
-"""What is to be sent, with the socket or the pipe that goes along."""
+"""A message to send, with its socket or pipe."""
 
 
 class ForkServerProcess:
     """A fresh process that imports the environment and forks the processes of sessions.
 
     Args:
-        plan: What it is to make.
-        orders: What is to be sent to it; call `flush` after adding to it.
+        plan: Its plan.
+        orders: The messages to send; call `flush` after adding one.
         pool: Gets its messages.
 
     Raises:
@@ -83,11 +83,11 @@ class ForkServerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process, or that of its sandbox."""
+        """The number of its process, or of its sandbox's process."""
         return self._process.pid
 
     def flush(self) -> None:
-        """Sends what there is to send."""
+        """Sends the waiting messages."""
         control, orders = self._control, self._orders
         if control.fileno() < 0:
             return
@@ -123,12 +123,12 @@ class ForkServerProcess:
             await asyncio.sleep(0.002)
 
     def wait(self) -> None:
-        """The same where no event loop runs."""
+        """The same without an event loop."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(LEAVE_S)
 
     def is_there(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether it is still running."""
         return self._process.poll() is None
 
     def _readable(self) -> None:
@@ -172,7 +172,7 @@ class ProcessPool:
     def __init__(self, factory: Callable[[], Any], settings: ServerSettings):
         if not sys.platform.startswith("linux"):
             raise UsageError("process isolation needs Linux: serve without --isolation process")
-        # Where modules come from that the private /tmp of a sandbox would hide.
+        # Folders of modules that the private /tmp of a sandbox would hide.
         kept = [folder for folder in map(os.path.abspath, sys.path) if folder.startswith("/tmp/")]  # noqa: S108
         self._plan = messages.ForkServerPlan(
             messages.pickle_by_reference(factory), ProcessLimits.of(settings), settings.sandbox, kept
@@ -205,7 +205,7 @@ class ProcessPool:
         """Starts the fork server and the processes that are kept ready.
 
         Raises:
-            OSError: The machine has no process or descriptor left to give.
+            OSError: The machine has no process or descriptor left.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -251,12 +251,12 @@ class ProcessPool:
         return handle, [theirs.detach(), writing]
 
     def register_fork(self, handle: ProcessHandle, pid: int) -> None:
-        """The session's process has forked it, and this is its number."""
+        """The session's process has forked the expected process, with this number."""
         if handle.id in self._handles:
             self._tell([messages.ADOPT, handle.id, pid], None)
 
     def abandon(self) -> None:
-        """Leaves everything behind at once: the event loop that it belonged to is gone."""
+        """Drops all resources at once: their event loop is gone."""
         self._leave("the event loop that it belonged to is gone")
         for former in self._former:
             former.wait()
@@ -272,7 +272,7 @@ class ProcessPool:
             await former.ended()
         self._former = []
 
-    # What the fork server says.
+    # Messages of the fork server.
 
     def on_message(self, verb: str, handle_id: int, facts: list[Any]) -> None:
         if verb == messages.FAILED:
@@ -319,13 +319,13 @@ class ProcessPool:
         self._fill()
 
     def _reap(self) -> None:
-        """Notes the end of former fork servers, which is a moment away."""
+        """Notes the end of former fork servers, which end within a moment."""
         self._former = [former for former in self._former if former.is_there()]
         if self._former and self._loop is not None:
             self._loop.call_later(REAP_S, self._reap)
 
     def _fill(self) -> None:
-        """Orders what is missing in the pool."""
+        """Orders the missing processes of the pool."""
         self._refill = None
         if self._fork_server is None:
             return
@@ -341,7 +341,7 @@ class ProcessPool:
             self._refill = self._loop.call_later(seconds, self._fill)
 
     def _order(self) -> ProcessHandle:
-        """Has a process forked. Its connection is there at once, and holds requests until the process reads them."""
+        """Has a process forked. Its connection works at once, and holds requests until the process reads them."""
         handle, theirs = self._new_handle()
         self._tell([messages.FORK, handle.id], theirs)
         return handle

@@ -1,4 +1,4 @@
-"""What a session's process may use: resource limits, the bubblewrap sandbox, and system calls that Python lacks."""
+"""Limits of a session's process: resources, the bubblewrap sandbox, and system calls that Python lacks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ProcessLimits:
     """The limits of one session's process, from the settings `process_*`.
 
     Attributes:
-        memory_bytes: Address space; None for as much as there is.
+        memory_bytes: Address space; None for no limit.
         cpu_s: CPU seconds over its life; None for no limit.
         children: Processes and threads that it may have started. The kernel's own limit (`RLIMIT_NPROC`) counts all
             processes of a user together and does not bind root, so the parent watches this one.
@@ -43,7 +43,7 @@ class ProcessLimits:
 
     @classmethod
     def of(cls, settings: ServerSettings) -> Self:
-        """As the settings say."""
+        """The limits in the settings."""
         memory = settings.process_memory_mb
         return cls(
             memory_bytes=None if memory is None else int(memory * _MIB),
@@ -54,7 +54,7 @@ class ProcessLimits:
         )
 
     def apply(self) -> None:
-        """Binds this process and all that it starts to them."""
+        """Applies them to this process and all its children."""
         import resource
 
         _lower(resource.RLIMIT_CORE, 0)
@@ -68,7 +68,7 @@ class ProcessLimits:
 
 
 def most_output_bytes() -> int:
-    """In the process of a session: its limit of replies, which is that of files too."""
+    """In the process of a session: its limit of replies, which also limits files."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -83,12 +83,12 @@ def _lower(kind: int, limit: int, beyond: int = 0) -> None:
     resource.setrlimit(kind, (min(limit, most), most))
 
 
-# For processes in a sandbox: wherever it was before, this is the place that can be written to.
+# Variables of processes in a sandbox: there only /tmp is writable.
 VARIABLES = {"TMPDIR": "/tmp"}  # noqa: S108
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC = 1, 2, 4, 8, 0x1000, 0x4000
 CHECK_LIMIT_S = 10.0
-# What a process that cannot be made says of that.
+# Most characters of the error message of a process that cannot be made.
 MOST_TEXT = 1000
 # Services have their sockets there: code that reaches them needs no network.
 _HIDDEN = ("/run",)
@@ -98,7 +98,7 @@ _PROBE = "from openenv.runtime.process import sandbox; sandbox.probe()"
 
 
 def command(kind: Literal["none", "bwrap"], arguments: list[str]) -> list[str]:
-    """The command line that runs another one in the sandbox, or as it is."""
+    """The command line that runs another one in the sandbox, or without one."""
     if kind == "none":
         return arguments
     hidden = [word for place in _HIDDEN if Path(place).is_dir() for word in ("--tmpfs", place, "--remount-ro", place)]
@@ -146,7 +146,7 @@ def check(kind: Literal["none", "bwrap"]) -> None:
 
 
 def probe() -> None:
-    """Inside the sandbox: does what is done for each session."""
+    """Inside the sandbox: does the steps that each session needs."""
     adopt_orphans()
     pid = fork_inside([], 1024 * 1024)
     if pid == 0:
@@ -157,10 +157,10 @@ def probe() -> None:
 
 
 def fork_inside(kept: list[str], tmp_bytes: int) -> int:
-    """Forks a process into namespaces of its own. The caller adopts orphans (`adopt_orphans`).
+    """Forks a process into its own namespaces. The caller adopts orphans (`adopt_orphans`).
 
     Args:
-        kept: Folders below /tmp that are seen, read-only, in the new /tmp too.
+        kept: Folders below /tmp that the new /tmp also has, read-only.
         tmp_bytes: Size of the new /tmp.
 
     Returns:
@@ -169,16 +169,16 @@ def fork_inside(kept: list[str], tmp_bytes: int) -> int:
     Raises:
         OSError: It could not be made.
     """
-    # Only a process of one thread may do this, and only its child is inside: so one stands between for a moment.
+    # Only a process with one thread may do this, and only its child is inside: so a process in between does it.
     return fork_through(private_namespaces, functools.partial(_mount_private_folders, kept, tmp_bytes))
 
 
 def fork_through(between: Callable[[], None], inside: Callable[[], None]) -> int:
-    """Forks by way of a process that ends at once: the new one is an orphan, for this process or one above to adopt.
+    """Double-forks: the process between ends at once, so this process or one above adopts the new one.
 
     Args:
-        between: What is done in the process between.
-        inside: What is done in the new process, which ends where that fails.
+        between: Called in the process between.
+        inside: Called in the new process, which ends if that fails.
 
     Returns:
         As `os.fork` does: 0 in the new process; its number here.
@@ -226,7 +226,7 @@ def _mount_private_folders(kept: list[str], tmp_bytes: int) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         mount(f"/proc/self/fd/{descriptor}", folder, "", _MS_BIND | _MS_REC)
         os.close(descriptor)
-    # Read-only: root without capabilities may write to much of what lies there.
+    # Read-only: root without capabilities may write to many files there.
     mount("proc", "/proc", "proc", flags | _MS_NOEXEC | _MS_RDONLY)
     give_up_privileges()
     refuse_system_calls()
@@ -265,7 +265,7 @@ def mount(source: str, place: str, kind: str, flags: int, options: str = "") -> 
 
 
 def give_up_privileges() -> None:
-    """Drops every capability, and those that a program could bring with it."""
+    """Drops every capability, also those that a program file could add."""
     for capability in range(_CAPABILITIES):
         _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused without CAP_SETPCAP: the next line covers it
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
@@ -280,9 +280,9 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-# How a machine calls itself, and its numbers of add_key, request_key and keyctl (keyrings know users and no
-# namespaces) and of io_setup (one process may take all asynchronous requests). x86_64 runs the calls of i386 too, and
-# aarch64 those of arm.
+# Names of machines, with their numbers of add_key, request_key and keyctl (keyrings belong to users, not to
+# namespaces) and of io_setup (one process may take all asynchronous requests). x86_64 also runs the calls of i386,
+# and aarch64 those of arm.
 _CALLS = {
     0xC000003E: (248, 249, 250, 206),
     0x40000003: (286, 287, 288, 245),
@@ -296,7 +296,7 @@ _WITHOUT_X32 = 0xBFFF_FFFF  # x86_64 has each call under a second number
 
 
 def refuse_system_calls() -> None:
-    """Has the kernel refuse them to this process and all that it starts, which have no new privileges, by seccomp.
+    """Has the kernel refuse `_CALLS` (seccomp) to this process and its children, which have `no_new_privs` set.
 
     Without it, sessions could leave keys for one another, see those of the server's user, and take the asynchronous
     requests of all programs (`fs.aio-max-nr`).

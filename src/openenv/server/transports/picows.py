@@ -77,7 +77,7 @@ class LingeringTransport:
         transport.write_eof()
 
     def finish(self) -> None:
-        """Closes now: the peer has said that it is done."""
+        """Closes now: the peer has finished."""
         self._transport.close()
 
 
@@ -110,7 +110,7 @@ logger = logging.getLogger("openenv.server")
 
 
 class PicowsLog:
-    """What picows logs of one connection: its faults, with the session's id.
+    """The logger that picows uses for one connection: it logs faults, with the session's id.
 
     Given a `logging.Logger`, picows makes a child of it for every connection; given this, it does not.
     """
@@ -122,7 +122,7 @@ class PicowsLog:
         return level >= logging.WARNING
 
     def log(self, *args: Any) -> None:
-        """Notes on single frames: not wanted."""
+        """Drops the notes on single frames."""
 
     debug = info = log
 
@@ -151,11 +151,11 @@ class Upgrade(NamedTuple):
     """A well-formed upgrade request (RFC 6455, section 4.2.1).
 
     Attributes:
-        path: Where to, decoded.
-        query: What follows the `?` of the URL, as it was sent.
+        path: The decoded path.
+        query: The part after the `?` of the URL, as it was sent.
         key: The client's nonce.
-        fields: Its headers, as `auth.header_fields` gives them.
-        subprotocol: The one to speak, of those that were offered; None: protocol v1.
+        fields: The headers, as `auth.header_fields` returns them.
+        subprotocol: The chosen one of the offered subprotocols; None: protocol v1.
     """
 
     path: str
@@ -166,7 +166,7 @@ class Upgrade(NamedTuple):
 
     @classmethod
     def parse(cls, request: bytes) -> Upgrade | None:
-        """Reads a whole request; None for one that needs an answer other than yes."""
+        """Reads a whole request; None if the answer is not an upgrade."""
         head, *lines = request.split(b"\r\n")
         parts = (line.partition(b":") for line in lines if line)
         headers = header_fields((name, value.strip()) for name, _, value in parts)
@@ -181,19 +181,19 @@ class Upgrade(NamedTuple):
 
     @property
     def worker(self) -> str | None:
-        """The worker process that the client wants, if it names one; that of the session that it names, otherwise."""
+        """The worker process that the client names, or else that of the session that it names."""
         named = self._named("worker") or None
         session = None if named is not None else self.session
         return named if session is None else worker_of(session)
 
     @property
     def session(self) -> str | None:
-        """The session that the client wants to be attached to, if it names one."""
+        """The session that the client asks to attach to; None if it names none."""
         return self._named("session_id")
 
     @property
     def token(self) -> str | None:
-        """What it shows for that."""
+        """The token for that session."""
         return self._named("token")
 
     def _named(self, name: str) -> str | None:
@@ -207,20 +207,20 @@ class Upgrade(NamedTuple):
         )
 
 
-# The least that picows takes; it grows with the messages.
+# The smallest size that picows accepts; the buffer grows with the messages.
 READ_BUFFER_BYTES = 2048
 CLOSE_GOING_AWAY = 1012
 CLOSE_PROTOCOL_ERROR = 1002
 # Looking a member up on its Enum class costs as much as sending a byte string.
 _TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
-# Which keepalive has not yet asked whether something was heard: each looks at its own pace.
+# The keepalives that have not yet asked for signs of life: each looks at its own interval.
 _FOR_PINGS, _FOR_APP = 1, 2
 _HEARD = _FOR_PINGS | _FOR_APP
 _SIZE = re.compile(r"(\d+) > \d+")
 
 
 def serve(context: ServerContext, transport: asyncio.Transport, upgrade: Upgrade, principal: Principal) -> None:
-    """Serves a connection from its upgrade request on, of a client that was let in."""
+    """Serves the connection of an admitted client, from its upgrade request on."""
     lingering = LingeringTransport(transport)
     channel = PicowsChannel(context, lingering, upgrade.subprotocol, principal)
     protocol = picows.WSProtocol(  # type: ignore[attr-defined]  # not in picows' stubs
@@ -251,10 +251,10 @@ class PicowsChannel(WSListener):
     """The channel of a `V1Connection` or a `V2Connection`, under the watch of a `Keepalive`.
 
     Args:
-        context: What it shares with the others of its server.
+        context: The state that all connections of its server share.
         lingering: The connection below picows.
-        subprotocol: What was negotiated; None: v1.
-        principal: Who is at its other end.
+        subprotocol: The negotiated subprotocol; None: v1.
+        principal: The client of the connection.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class PicowsChannel(WSListener):
         self._parts = bytearray()
         self._part_type: WSMsgType | None = None
         self._holds: set[str] = set()
-        # Bytes given to a client that is behind, and how many of them it had taken at the last beat.
+        # Bytes sent to a slow client, and how many of them it had taken at the last beat.
         self._given = 0
         self._taken: int | None = None
         self.heard = _HEARD
@@ -283,7 +283,7 @@ class PicowsChannel(WSListener):
     def session_id(self) -> str:
         return self._connection.session_id if self._connection is not None else "-"
 
-    # What picows calls.
+    # Called by picows.
 
     def accept(self, request: WSUpgradeRequest) -> WSListener | WSUpgradeResponseWithListener:
         """Answers the upgrade request."""
@@ -294,7 +294,7 @@ class PicowsChannel(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._ws = transport
-        # Not methods: a frame more on the path of every step.
+        # Not methods: a method adds a stack frame to the path of every step.
         self._transmit: Callable[[bytes], None] = partial(transport.send, self._kind)
         self._send: Callable[[bytes], None] = partial(self._context.batcher.reply, self._transmit)
         self.send: Callable[[bytes], None] = self._send
@@ -354,7 +354,7 @@ class PicowsChannel(WSListener):
         self.send = self._send
         self._release("client")
 
-    # What the connection asks of its channel.
+    # The `Channel` of the connection.
 
     def close(self, code: int, reason: str = "") -> None:
         self._context.batcher.finish()
@@ -369,7 +369,7 @@ class PicowsChannel(WSListener):
     def resume(self) -> None:
         self._release("session")
 
-    # What the heartbeat asks for.
+    # Called by the keepalive.
 
     def silent(self) -> bool:
         return not self._has_been_heard(_FOR_PINGS) and (not self._holds or self._takes_nothing())
@@ -411,13 +411,13 @@ class PicowsChannel(WSListener):
         self._ws.disconnect(graceful=False)
 
     def shutdown(self) -> None:
-        """What uvicorn calls on every connection when it stops."""
+        """Called by uvicorn on every connection when it stops."""
         if self._connection is not None:
             self._connection.stop()
         self.close(CLOSE_GOING_AWAY)
 
     def broken(self, code: WSCloseCode, explanation: str) -> None:
-        """picows found a frame that it will not read, and closes; before that, the client gets the reason."""
+        """picows closes because of a frame that it does not accept; before that, the client gets the reason."""
         if self._connection is None:
             return
         if code == WSCloseCode.MESSAGE_TOO_BIG:
@@ -427,7 +427,7 @@ class PicowsChannel(WSListener):
             logger.warning("session %s: %s", self.session_id, explanation, extra=log_extra(self.session_id))
 
     def _assemble(self, kind: WSMsgType, frame: WSFrame) -> None:
-        """Collects the fragments of a message, and takes whole ones of the other type (RFC 6455, section 5.4)."""
+        """Collects the fragments of a message, and handles whole frames of the other type (RFC 6455, section 5.4)."""
         assert self._connection is not None
         if frame.rsv1:
             self._violated("a frame with RSV1: no extension was agreed on")
@@ -454,7 +454,7 @@ class PicowsChannel(WSListener):
                 self._connection.receive(message)
 
     def _violated(self, what: str) -> None:
-        """Ends the connection with a client that does not keep to RFC 6455."""
+        """Ends the connection of a client that violates RFC 6455."""
         assert self._connection is not None
         session = self.session_id
         logger.warning("session %s: %s: closed", session, what, extra=log_extra(session))
@@ -463,7 +463,7 @@ class PicowsChannel(WSListener):
         self.close(CLOSE_PROTOCOL_ERROR, what)
 
     def _transmit_slowly(self, frame: bytes) -> None:
-        """Sends to a client that is behind with its reading, as long as that is within bounds."""
+        """Sends to a slow client, as long as its unsent bytes are within the limit."""
         size = len(frame)
         waiting = self._lingering.get_write_buffer_size() + size
         if waiting > self._context.max_unsent:
@@ -474,7 +474,7 @@ class PicowsChannel(WSListener):
             self._transmit(frame)
 
     def _leave_behind(self, why: str) -> None:
-        """Ends the connection with a client that does not read."""
+        """Ends the connection of a client that does not read."""
         if self._connection is None:
             return
         error = SlowReader(f"the client does not read its replies: {why}; read while you wait, or ask for less")
@@ -493,7 +493,7 @@ class PicowsChannel(WSListener):
     def _release(self, reason: str) -> None:
         self._holds.discard(reason)
         if not self._holds:
-            # It was neither read nor pinged until now: its silence begins here.
+            # The client was neither read nor pinged until now: its silence begins here.
             self.heard = _HEARD
         if not self._over and not self._holds and not self._ws.underlying_transport.is_closing():
             self._ws.underlying_transport.resume_reading()

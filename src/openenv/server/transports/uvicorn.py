@@ -1,4 +1,4 @@
-"""The protocols that uvicorn is given: HTTP with limits on heads, and WebSocket on the fast path."""
+"""The protocols for uvicorn: HTTP with limits on heads, and WebSocket on the fast path."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .picows import LingeringTransport, Upgrade, serve
 logger = logging.getLogger("openenv.server")
 
 _TOO_LARGE, _TIMEOUT = 431, 408
-# Around each header field in a request.
+# Bytes around each header field of a request.
 _AROUND = len(b": \r\n")
 
 
 class HTTPProtocol(HttpToolsProtocol):
-    """Reads requests: what uvicorn's `http=` names (`--http openenv.server.transports.uvicorn:HTTPProtocol`).
+    """Reads requests: the class for uvicorn's `http=` (`--http openenv.server.transports.uvicorn:HTTPProtocol`).
 
     A request that is not complete in time is answered 408, and one with too large a head 431. A client that sends
     nothing at all is disconnected. After the head, the timeout restarts with each chunk.
@@ -51,11 +51,11 @@ class HTTPProtocol(HttpToolsProtocol):
         self._limit = int(settings.max_header_kb * 1024)
         self._patience_s = settings.handshake_timeout_s
         self._in_head = self._in_body = self._begun = False
-        # The connection is no longer read here: it speaks WebSocket, or was turned away.
+        # The connection is no longer read here: it speaks WebSocket, or was refused.
         self._left = False
-        # Bytes that came since there was progress: since the head began, or since the last piece of the body.
+        # Bytes since the last progress: since the head began, or since the last chunk of the body.
         self._unread = 0
-        # Of the header fields that were read.
+        # Size of the header fields that were read.
         self._fields = 0
         self._fault: OpenEnvError | None = None
         self._due = 0.0
@@ -99,7 +99,7 @@ class HTTPProtocol(HttpToolsProtocol):
         else:
             self._turn_away(self._fault, _TOO_LARGE)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -169,20 +169,20 @@ class HTTPProtocol(HttpToolsProtocol):
         if self._may_answer():
             self.transport.write(raw_error_response(error, status))
         if self.cycle is not None:
-            # Nothing that its app still says may follow.
+            # The app must not send anything after this.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         LingeringTransport(self.transport).close()
 
     def _may_answer(self) -> bool:
-        """Whether an answer would be taken for that of the request that is being read."""
+        """Whether the client would take an answer as the answer to the request that is being read."""
         if self.cycle is None or self.cycle.response_complete:
             return True
         return self._in_body and not self.cycle.response_started and not self.pipeline
 
 
 class FastPath(asyncio.Protocol):
-    """What uvicorn makes for each WebSocket request: decides who serves it, then steps aside.
+    """Made by uvicorn for each WebSocket request: chooses the protocol that serves it, and hands over.
 
     The constructor has the signature of uvicorn's own WebSocket protocols.
     """
@@ -205,7 +205,7 @@ class FastPath(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self._hand_over)
 
     def data_received(self, data: bytes) -> None:
-        """Takes the request; uvicorn hands it over whole."""
+        """Takes the whole request from uvicorn."""
         self._request += data
 
     def _hand_over(self) -> None:
@@ -214,14 +214,14 @@ class FastPath(asyncio.Protocol):
         context = ServerContext.of(self._config, self._server_state)
         upgrade = Upgrade.parse(self._request)
         if context is None or upgrade is None or not context.serves(upgrade.path):
-            # Who may come in is asked where it comes in: here, or by the worker that it is for.
+            # The worker that serves the connection authenticates it: this one, or the one that the URL names.
             server = None if upgrade is None else server_inside(self._config.loaded_app)
             if server is None or upgrade is None or not self._hand_on(server, upgrade.worker):
                 self._use_stock()
         else:
             principal = self._admit(context.server, upgrade)
             if principal is not None and not self._hand_on(context.server, upgrade.worker):
-                # One that names another worker process, and is served here: that process must have ended.
+                # A connection that names another worker process and is served here: that process must have ended.
                 worker, server = upgrade.worker, context.server
                 named = worker not in {None, server.worker_key} and server.redirect is not None
                 principal = principal._replace(worker_ended=named and is_worker_key(worker or ""))
@@ -231,7 +231,7 @@ class FastPath(asyncio.Protocol):
                 serve(context, self._transport, upgrade, principal)
 
     def _admit(self, server: EnvironmentServer, upgrade: Upgrade) -> Principal | None:
-        """The client; None: it was answered why it may not use the server."""
+        """The client; None if it may not use the server, and was answered so."""
         peer, local = get_remote_addr(self._transport), get_local_addr(self._transport)
         head = RequestHead(HANDSHAKE, upgrade.path, upgrade.fields, peer, local[0] if local else None)
         try:
@@ -267,14 +267,14 @@ class FastPath(asyncio.Protocol):
         return True
 
     def _twin(self) -> tuple[socket.socket, socket.socket | None]:
-        """What can be handed on; and, if the connection itself cannot since its TLS ends here, the way to that."""
+        """The socket to hand over, and None. If TLS ends here: both ends of a pair, the second for the relay."""
         if self._transport.get_extra_info("ssl_object") is not None:
             return socket.socketpair()
         return socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno())), None
 
     def _use_stock(self) -> None:
         assert AutoWebSocketsProtocol is not None
-        # A frame of 16 KiB may hold 16 MiB when it is compressed, and it is expanded before any limit applies.
+        # A compressed frame of 16 KiB may hold 16 MiB, and it is expanded before any limit applies.
         config = copy.copy(self._config)
         config.ws_per_message_deflate = False
         config.loaded_app = _with_peer(self._config.loaded_app, get_remote_addr(self._transport))
@@ -285,7 +285,7 @@ class FastPath(asyncio.Protocol):
 
 
 def _with_peer(app: Any, peer: tuple[str, int] | None) -> Any:
-    """An ASGI app that knows the other end of its connection, and takes it from no header."""
+    """An ASGI app with the peer of its connection, which does not come from a header."""
 
     async def app_with_peer(scope: Any, receive: Any, send: Any) -> None:
         scope[PEER] = peer
