@@ -136,49 +136,29 @@ class Resumption:
         return end, verdicts
 
     async def _attach(self, link: ClientConnectionV2, tokens: Mapping[str, str]) -> dict[str, AttachResult]:
-        roll = _AttachRound(len(tokens))
+        verdicts: dict[str, AttachResult] = {}
+        over = link.loop.create_future()
+
+        def heard(session: str, verdict: AttachResult, _more: bool = False) -> None:
+            verdicts[session] = verdict
+            if len(verdicts) == len(tokens) and not over.done():
+                over.set_result(None)
+
         try:
             async with asyncio.timeout(self._patience_s):
                 for session, token in tokens.items():
-                    fields = {"session": session, "token": token}
-                    link.stream("attach", fields, partial(roll.present, session), partial(roll.absent, session))
-                await roll.over
+                    hear = partial(heard, session)
+                    link.stream("attach", {"session": session, "token": token}, hear, hear)
+                if tokens:
+                    await over
         except TimeoutError as error:
             raise ConnectTimeout(f"no answer to attach within {self._patience_s:g} s (connect_timeout_s)") from error
         if link.error is not None:
             raise ConnectionLost(f"the connection ended again: {link.error.message}") from link.error
-        for verdict in roll.verdicts.values():
+        for verdict in verdicts.values():
             if isinstance(verdict, CapacityError):  # not now
                 raise verdict
-        return roll.verdicts
-
-
-class _AttachRound:
-    """Collects the answers to `attach`.
-
-    Attributes:
-        verdicts: The answer for each session.
-        over: Done when every session has one.
-    """
-
-    def __init__(self, count: int):
-        self.verdicts: dict[str, AttachResult] = {}
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._left = count
-        self._count_down(0)
-
-    def present(self, session: str, payload: Payload, _more: bool) -> None:
-        self.verdicts[session] = payload
-        self._count_down(1)
-
-    def absent(self, session: str, error: OpenEnvError) -> None:
-        self.verdicts[session] = error
-        self._count_down(1)
-
-    def _count_down(self, by: int) -> None:
-        self._left -= by
-        if self._left <= 0 and not self.over.done():
-            self.over.set_result(None)
+        return verdicts
 
 
 _GONE = (SessionLost, UnknownSession, SequenceError)

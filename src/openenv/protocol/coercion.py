@@ -32,7 +32,7 @@ def coercer_of(declared: Any) -> Coercer | None:
     return _coercer(declared, {})
 
 
-def _coercer(declared: Any, within: dict[Any, _Fields]) -> Coercer | None:
+def _coercer(declared: Any, within: dict[Any, Coercer]) -> Coercer | None:
     if isinstance(declared, TypeAliasType):
         return _coercer(declared.__value__, within)
     origin, arguments = get_origin(declared) or declared, get_args(declared)
@@ -41,13 +41,13 @@ def _coercer(declared: Any, within: dict[Any, _Fields]) -> Coercer | None:
     for kinds, combined in _COMBINED:
         if origin in kinds:
             return combined([None if part is Ellipsis else _coercer(part, within) for part in arguments], arguments)
+    if not isinstance(origin, type):
+        return None
     return _leaf(origin, arguments) or _of_fields(origin, within)
 
 
-def _leaf(origin: Any, arguments: tuple[Any, ...]) -> Coercer | None:
+def _leaf(origin: type[Any], arguments: tuple[Any, ...]) -> Coercer | None:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if not isinstance(origin, type):
-        return None
     if origin is bytes:
         return partial(_unmark, mark="$bytes")
     if numpy is not None and issubclass(origin, numpy.ndarray):
@@ -136,38 +136,28 @@ _COMBINED: list[tuple[tuple[Any, ...], Callable[[list[Coercer | None], tuple[Any
 ]
 
 
-class _Fields:
-    """Coerces the fields of a model, a dataclass or a typed dict.
-
-    Attributes:
-        coercers: By the names under which the fields come.
-    """
-
-    def __init__(self) -> None:
-        self.coercers: dict[str, Coercer] = {}
-
-    def __call__(self, values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
-        coerced = {name: coercer(values[name]) for name, coercer in self.coercers.items() if name in values}
-        changed = {name: value for name, value in coerced.items() if value is not values[name]}
-        return {**values, **changed} if changed else values
-
-
-def _of_fields(cls: Any, within: dict[Any, _Fields]) -> Coercer | None:
-    if not isinstance(cls, type):
-        return None
+def _of_fields(cls: type[Any], within: dict[Any, Coercer]) -> Coercer | None:
+    """Coerces the fields of a model, a dataclass or a typed dict."""
     if cls in within:  # it holds its own like
         return within[cls]
     declared = _field_types(cls)
     if not declared:
         return None
-    fields = within[cls] = _Fields()
+    coercers: dict[str, Coercer] = {}  # by the names under which the fields come
+
+    def coerce(values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        coerced = {name: coercer(values[name]) for name, coercer in coercers.items() if name in values}
+        changed = {name: value for name, value in coerced.items() if value is not values[name]}
+        return {**values, **changed} if changed else values
+
+    within[cls] = coerce
     for names, annotation in declared:
         coercer = _coercer(annotation, within)
         if coercer is not None:
-            fields.coercers.update(dict.fromkeys(names, coercer))
-    return fields if fields.coercers else None
+            coercers.update(dict.fromkeys(names, coercer))
+    return coerce if coercers else None
 
 
 def _field_types(cls: type[Any]) -> list[tuple[list[str], Any]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from .json_schema import (
@@ -284,82 +285,60 @@ class _Fit:
         return self._known[key]
 
     def _compare(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
-        if "anyOf" in sent:
-            misfits = (self.misfit(place, each, taken, depth) for each in sent["anyOf"])
-            return next((misfit for misfit in misfits if misfit is not None), None)
-        if "anyOf" in taken:
+        if "anyOf" in taken and "anyOf" not in sent:
             found = [self.misfit(place, sent, each, depth) for each in taken["anyOf"]]
             if None in found:
                 return None
             nearest = max((misfit for misfit in found if misfit is not None), key=lambda misfit: misfit.rank)
             return nearest if nearest.rank > depth else self._mismatch(place, sent, taken, depth)
-        if not _is_same_kind(sent, taken):
+        misfits: Iterable[_Misfit | None]
+        if "anyOf" in sent:
+            misfits = (self.misfit(place, each, taken, depth) for each in sent["anyOf"])
+        elif not _is_same_kind(sent, taken):
             return self._mismatch(place, sent, taken, depth)
-        for check in _CHECKS:
-            misfit = check(self, place, sent, taken, depth)
-            if misfit is not None:
-                return misfit
-        return None
+        else:
+            misfits = chain(self._fields(place, sent, taken, depth), self._contents(place, sent, taken, depth))
+        return next((misfit for misfit in misfits if misfit is not None), None)
 
-    def _fields(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
+    def _fields(self, place: str, sent: Schema, taken: Schema, depth: int) -> Iterator[_Misfit | None]:
         top = place == self._part
         mine, theirs = dict(sent.get("properties", {})), taken.get("properties", {})
         if "properties" not in sent or (top and not mine.keys() - _COMMON and self._part != "action"):
-            return None  # a mapping, or a base class in place of what is really sent
+            return  # a mapping, or a base class in place of what is really sent
         if top and self._part == "observation":
             mine |= _ALWAYS_SENT
+        unknown = taken.get("additionalProperties", ANYTHING)
         for name in [*theirs, *(name for name in mine if name not in theirs)]:
-            misfit = self._field(f"{place}.{name}", name, (mine, theirs), (sent, taken), depth)
-            if misfit is not None:
-                return misfit
-        return None
+            field = f"{place}.{name}"
+            if name in mine and name in theirs:
+                yield self.misfit(field, mine[name], theirs[name], depth + 1)
+            elif name in mine:
+                if name == "metadata":  # not sent if it is empty
+                    continue
+                if unknown is not False:
+                    yield self.misfit(field, mine[name], unknown, depth + 1)
+                else:
+                    yield _Misfit(field, describe_schema(self._sender, mine[name]), "not known", depth + 1)
+            elif name in taken.get("required", ()) and sent.get("additionalProperties") != ANYTHING:
+                wanted = f"{describe_schema(self._receiver, theirs[name])}, required"
+                yield _Misfit(field, "not sent", wanted, depth + 1)
 
-    def _field(
-        self, place: str, name: str, fields: tuple[Schema, Schema], nodes: tuple[Schema, Schema], depth: int
-    ) -> _Misfit | None:
-        (mine, theirs), (sent, taken) = fields, nodes
-        if name in mine and name in theirs:
-            return self.misfit(place, mine[name], theirs[name], depth + 1)
-        if name in mine:
-            unknown = taken.get("additionalProperties", ANYTHING)
-            if name == "metadata":  # not sent if it is empty
-                return None
-            if unknown is not False:
-                return self.misfit(place, mine[name], unknown, depth + 1)
-            return _Misfit(place, describe_schema(self._sender, mine[name]), "not known", depth + 1)
-        if name not in taken.get("required", ()) or sent.get("additionalProperties") == ANYTHING:
-            return None
-        return _Misfit(place, "not sent", f"{describe_schema(self._receiver, theirs[name])}, required", depth + 1)
-
-    def _values(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
+    def _contents(self, place: str, sent: Schema, taken: Schema, depth: int) -> Iterator[_Misfit | None]:
         mine, theirs = sent.get("additionalProperties", ANYTHING), taken.get("additionalProperties", ANYTHING)
-        if mine is False or theirs is False:
-            return None
-        return self.misfit(f"{place}[*]", mine, theirs, depth + 1)
-
-    def _elements(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
-        mine, theirs = sent.get("prefixItems", []), taken.get("prefixItems", [])
-        for index, inner in enumerate(mine):
-            other = theirs[index] if index < len(theirs) else taken.get("items", ANYTHING)
-            misfit = self.misfit(f"{place}[{index}]", inner, other, depth + 1)
-            if misfit is not None:
-                return misfit
-        return self.misfit(f"{place}[]", sent.get("items", ANYTHING), taken.get("items", ANYTHING), depth + 1)
-
-    def _bounds(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit | None:
-        fits = all(_reaches(sent, taken, least, 1) and _reaches(sent, taken, most, -1) for least, most in _RANGES)
-        return None if fits else self._mismatch(place, sent, taken, depth)
+        if mine is not False and theirs is not False:
+            yield self.misfit(f"{place}[*]", mine, theirs, depth + 1)
+        first = taken.get("prefixItems", [])
+        for index, inner in enumerate(sent.get("prefixItems", [])):
+            other = first[index] if index < len(first) else taken.get("items", ANYTHING)
+            yield self.misfit(f"{place}[{index}]", inner, other, depth + 1)
+        yield self.misfit(f"{place}[]", sent.get("items", ANYTHING), taken.get("items", ANYTHING), depth + 1)
+        if not all(_reaches(sent, taken, least, 1) and _reaches(sent, taken, most, -1) for least, most in _RANGES):
+            yield self._mismatch(place, sent, taken, depth)
 
     def _mismatch(self, place: str, sent: Schema, taken: Schema, depth: int) -> _Misfit:
         return _Misfit(place, describe_schema(self._sender, sent), describe_schema(self._receiver, taken), depth)
 
 
-_CHECKS: tuple[Callable[[_Fit, str, Schema, Schema, int], _Misfit | None], ...] = (
-    _Fit._fields,
-    _Fit._values,
-    _Fit._elements,
-    _Fit._bounds,
-)
 _RANGES = (
     (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),
     (("minLength", ""), ("maxLength", "")),

@@ -187,7 +187,9 @@ def _variants(schema: Mapping[str, Any]) -> list[Schema] | None:
 
 def _plain(schema: Mapping[str, Any]) -> Schema:
     if "const" in schema or "enum" in schema:
-        return {"enum": _values(schema["enum"] if "enum" in schema else [schema["const"]])}
+        values = _list(schema, "enum") if "enum" in schema else [schema["const"]]
+        words = [value if isinstance(value, (str, int, float, bool, type(None))) else str(value) for value in values]
+        return {"enum": sorted(words, key=lambda value: (type(value).__name__, str(value)))}
     plain: Schema = {"type": str(schema["type"])} if "type" in schema else {}
     for key in _VALUES:
         value = schema.get(key)
@@ -227,13 +229,6 @@ def _map(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         raise ValueError(f"{key} is {schema[key]!r:.100}, no map")
     found: Mapping[str, Any] = schema[key]
     return found
-
-
-def _values(values: Any) -> list[Any]:
-    if not isinstance(values, list):
-        raise ValueError(f"enum is {values!r:.100}, no list")
-    plain = [value if isinstance(value, (str, int, float, bool, type(None))) else str(value) for value in values]
-    return sorted(plain, key=lambda value: (type(value).__name__, str(value)))
 
 
 def _counts(value: Any) -> bool:
