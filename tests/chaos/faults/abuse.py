@@ -50,7 +50,7 @@ class _Told(NamedTuple):
 
 @fault(
     "slow reader, slow sender, header flood, oversize frames, garbage",
-    "closed with the named error; memory flat; nobody else concerned",
+    "closed with the named error; memory flat; no other session affected",
 )
 def abuse(trial: Trial) -> None:
     server = trial.serve(
@@ -87,7 +87,7 @@ def _misuse(server: Served, chance: random.Random) -> dict[str, list[_Told]]:
 def _judge(trial: Trial, name: str, told: list[_Told], words: str) -> None:
     named = sum(bool(re.search(words.encode(), each.words)) for each in told)
     closed = sum(each.closed for each in told)
-    said = f"{name}: {named} of {len(told)} told why, {closed} closed"
+    said = f"{name}: {named} of {len(told)} got the reason, {closed} closed"
     if any(each.sent for each in told):
         said += f", {max(each.sent for each in told) / 2**20:.1f} MB sent"
     held = named == closed == len(told)
@@ -218,7 +218,7 @@ def _rest(raw: socket.socket) -> _Told:
 @fault(
     "deflate bomb: frames of 16 KiB that inflate to 16 MiB, and frames of 16 MiB behind a step that never returns",
     "compression is not negotiated, compressed frames close their connection with code 1002; memory grows by at most "
-    f"{BOMB_MB} MB; /health answers within {HEALTH_S:g} s; nobody else concerned",
+    f"{BOMB_MB} MB; /health answers within {HEALTH_S:g} s; no other session affected",
 )
 def deflate_bomb(trial: Trial) -> None:
     server = trial.serve("async", sessions=1000)

@@ -71,9 +71,9 @@ def _hung(trial: Trial, form: str, settings: dict[str, Any], beyond: bool = Fals
     heard = {error["session"] for error in timeouts}
     trial.check(
         heard == hung,
-        f"{len(heard)} sessions are told {told(report.names())}",
+        f"{len(heard)} sessions get {told(report.names())}",
         f"of {len(hung)} hung sessions, "
-        f"{len(heard & hung)} were told, and {len(heard - hung)} others: {told(report.names())}",
+        f"{len(heard & hung)} got an error, and {len(heard - hung)} others: {told(report.names())}",
     )
     latest = max((error["after_s"] for error in timeouts), default=0.0) - TIMEOUT_S
     trial.in_time(latest <= LATE_S, f"at most {1000 * latest:.0f} ms late", f"{1000 * latest:.0f} ms late")
@@ -95,7 +95,7 @@ def _hung(trial: Trial, form: str, settings: dict[str, Any], beyond: bool = Fals
 @fault(
     "abandoned thread: steps that never return, more of them than may be left behind",
     "a default class has its one slot again at the deadline plus at most 100 ms; each thread is counted; at the "
-    "limit /ready says 503, and nobody else is concerned",
+    "limit /ready says 503, and no other session is affected",
     peer="has no deadlines",
 )
 def abandoned_thread(trial: Trial) -> None:
@@ -129,7 +129,7 @@ async def _one_after_the_other(trial: Trial, server: Served) -> None:
                 again = await client.call("open")
                 waits.append(time.monotonic() - began - TIMEOUT_S)
                 await client.call("close", session=again["session"])
-        trial.check(set(names) == {"StepTimeout"}, f"{len(names)} of one slot told StepTimeout", f"told {names}")
+        trial.check(set(names) == {"StepTimeout"}, f"{len(names)} of one slot got StepTimeout", f"got {names}")
         trial.check(set(readiness) == {200}, "/ready 200 up to the limit", f"/ready answers {readiness}")
         trial.in_time(max(waits) <= LATE_S, f"the next session {1000 * max(waits):.0f} ms after the deadline at most")
         try:

@@ -37,7 +37,7 @@ SETTINGS = {
 
 @fault(
     "environment segfaults, exits, forks a bomb, allocates, writes a file, prints, without end (isolation: process)",
-    "typed error, child group gone, server memory flat, nobody else concerned",
+    "typed error, child group gone, server memory flat, no other session affected",
 )
 def misdeeds(trial: Trial) -> None:
     server = trial.serve("sync", sessions=400, settings=SETTINGS)
@@ -55,7 +55,7 @@ def misdeeds(trial: Trial) -> None:
         errors = [error for error in report.errors if error["phase"] == what]
         first = {error["session"]: error["error"] for error in reversed(errors)}
         right = {session for session, name in first.items() if name in ends}
-        trial.check(right == culprits, f"{what}: {_names(first)}", f"{what}: sessions were told {_names(first)}")
+        trial.check(right == culprits, f"{what}: {_names(first)}", f"{what}: sessions got {_names(first)}")
     others = [error for error in report.errors if error["session"] not in culprits]
     trial.check(not others, "no other session failed", f"{len(others)} errors of others, as {others[:1]}")
     trial.counts(server, report)

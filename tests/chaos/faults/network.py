@@ -104,10 +104,10 @@ def frozen(trial: Trial) -> None:
         # They are told: nobody steps a fresh environment in silence.
         time.sleep(1.0)
         report = crowd.report("stop")
-        trial.check(not report.mixed, "nobody steps another environment", f"mixed: {report.mixed[:3]}")
+        trial.check(not report.mixed, "no client steps another environment", f"mixed: {report.mixed[:3]}")
         lost = {error["session"] for error in report.errors if error["error"] == "SessionLost"}
         untyped = [error for error in report.errors if error["blame"] is None]
-        trial.check(len(lost) == 100, f"{len(lost)} told SessionLost", f"{len(lost)} of 100 told SessionLost")
+        trial.check(len(lost) == 100, f"{len(lost)} got SessionLost", f"{len(lost)} of 100 got SessionLost")
         trial.check(not untyped, "every error typed", f"untyped: {told(report.names())}")
 
 

@@ -43,7 +43,7 @@ def sigterm(trial: Trial) -> None:
 
 @fault(
     "rolling replacement (SIGHUP) under load",
-    "no call lost, nobody refused, all workers are new ones",
+    "no call lost, no client refused, all workers are new ones",
     peer="its server cannot replace workers that are in use",
 )
 def rolling(trial: Trial) -> None:

@@ -50,12 +50,12 @@ def worker(trial: Trial) -> None:
     trial.check(
         heard <= victims, "no other session failed", f"{len(heard - victims)} sessions of other workers failed"
     )
-    trial.check(victims <= heard, "each was told", f"{len(victims - heard)} of its sessions were told nothing")
+    trial.check(victims <= heard, "each got an error", f"{len(victims - heard)} of its sessions got no error")
     names = report.names()
-    trial.check(set(names) <= {"SessionLost"}, "SessionLost", f"told {told(names)}")
+    trial.check(set(names) <= {"SessionLost"}, "SessionLost", f"got {told(names)}")
     first = {error["session"]: error["at"] - killed for error in reversed(report.errors)}
     latest = max(first.values(), default=0.0)
-    trial.in_time(latest <= LOST_WITHIN_S, f"told within {latest:.2f} s", f"told after {latest:.2f} s")
+    trial.in_time(latest <= LOST_WITHIN_S, f"reported within {latest:.2f} s", f"reported after {latest:.2f} s")
     trial.in_time(
         replaced is not None and replaced <= REPLACED_WITHIN_S,
         f"replaced after {replaced or 0:.1f} s",
@@ -95,7 +95,7 @@ def parent(trial: Trial) -> None:
     trial.check(_is_free(server.port), "port free")
     report = crowd.report("" if trial.ours else "stop", 20.0)
     names, heard = report.names(), {error["session"] for error in report.errors}
-    trial.check(set(names) <= {"SessionLost"} and len(heard) == 200, f"{len(heard)} clients are told {told(names)}")
+    trial.check(set(names) <= {"SessionLost"} and len(heard) == 200, f"{len(heard)} clients get {told(names)}")
 
 
 def _is_free(port: int) -> bool:
