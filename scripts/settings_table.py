@@ -26,7 +26,7 @@ OLDER_NAMES = {"max_concurrent_envs"}
 
 def rows(settings: Iterable[Setting]) -> list[str]:
     return [
-        f"| `{setting.name}` | {', '.join(f'`{name}`' for name in setting.variables)} "
+        f"| `{setting.name}` | `{setting.variable}` "
         f"| {'' if setting.default is None else f'`{setting.default}`'} | {setting.description} |"
         for setting in settings
         if setting.name not in OLDER_NAMES

@@ -86,7 +86,7 @@ BAD_VALUES = {
     ("name", "value"), [(name, value) for name, values in BAD_VALUES.items() for value in values]
 )
 def test_a_bad_variable_names_the_setting_the_variable_and_the_value(name, value):
-    (variable,) = TABLE[name].variables
+    variable = TABLE[name].variable
     with pytest.raises(UsageError) as caught:
         ServerSettings.read({variable: value})
     assert name in str(caught.value)
@@ -121,12 +121,13 @@ def test_the_table_explains_every_field(name):
     setting = TABLE[name]
     assert setting.description
     assert setting.default == getattr(ServerSettings(), name)
-    assert setting.variables
-    assert all(variable == variable.upper() and " " not in variable for variable in setting.variables)
+    assert setting.variable
+    assert setting.variable == setting.variable.upper()
+    assert " " not in setting.variable
 
 
 def test_no_variable_has_two_meanings():
-    variables = [variable for setting in TABLE.values() for variable in setting.variables]
+    variables = [setting.variable for setting in TABLE.values()]
     assert len(variables) == len(set(variables))
 
 
@@ -139,10 +140,9 @@ def test_the_message_limit_in_bytes():
 def clean_environment(monkeypatch):
     """No setting is set, whatever the test or the machine does."""
     for setting in TABLE.values():
-        for variable in setting.variables:
-            # Set first: only what the test changed is put back, and `export` changes it unseen.
-            monkeypatch.setenv(variable, "")
-            monkeypatch.delenv(variable)
+        # Set first: only what the test changed is put back, and `export` changes it unseen.
+        monkeypatch.setenv(setting.variable, "")
+        monkeypatch.delenv(setting.variable)
     return monkeypatch
 
 
@@ -166,7 +166,7 @@ chosen = st.fixed_dictionaries(
 def test_what_is_exported_is_read_by_the_next_process(clean_environment, overrides):
     with clean_environment.context() as patch:
         for setting in TABLE.values():
-            patch.setenv(setting.variables[0], "")
+            patch.setenv(setting.variable, "")
         settings = ServerSettings.read({}, **overrides)
         settings.export()
         assert ServerSettings.read() == settings

@@ -19,18 +19,18 @@ from .errors import InvalidArgument
 __all__ = ["ClientSettings", "ServerSettings", "Setting", "proxy_for"]
 
 
-def _setting(default: Any, variables: str, description: str, **bounds: Any) -> Any:
-    names: list[Any] = list(variables.split())
+def _setting(default: Any, description: str, *, variable: str | None = None, **bounds: Any) -> Any:
+    """A field. Its variable is its name in capitals after `OPENENV_`, unless it has another one."""
     if isinstance(default, float) or bounds.get("gt") == 0:
         bounds["allow_inf_nan"] = False
-    return Field(default=default, description=description, json_schema_extra={"variables": names}, **bounds)
+    return Field(default=default, description=description, json_schema_extra={"variable": variable}, **bounds)
 
 
 class Setting(NamedTuple):
     """One row of the settings table."""
 
     name: str
-    variables: tuple[str, ...]
+    variable: str
     default: Any
     description: str
 
@@ -52,16 +52,15 @@ class _Settings(BaseModel):
         environ = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         for setting in cls.table():
-            found = next((environ[name] for name in setting.variables if environ.get(name)), None)
-            if found is not None:
+            if found := environ.get(setting.variable):
                 values[setting.name] = found
         values.update({name: value for name, value in overrides.items() if value is not None})
         try:
             return cls(**values)
         except ValidationError as error:
-            variables = {setting.name: setting.variables for setting in cls.table()}
+            variables = {setting.name: setting.variable for setting in cls.table()}
             faults = (
-                f"setting {fault['loc'][0]} ({', '.join(variables.get(str(fault['loc'][0]), ()))}): "
+                f"setting {fault['loc'][0]} ({variables.get(str(fault['loc'][0]), '')}): "
                 f"{fault['msg']}, got {fault['input']!r}"
                 for fault in error.errors()
             )
@@ -71,19 +70,17 @@ class _Settings(BaseModel):
         """Makes `os.environ` say what these settings say, for apps and processes made from here on."""
         for setting in self.table():
             value = getattr(self, setting.name)
-            for variable in setting.variables:
-                os.environ.pop(variable, None)
+            os.environ.pop(setting.variable, None)
             if value != setting.default:
-                os.environ[setting.variables[0]] = str(value)
+                os.environ[setting.variable] = str(value)
 
     @classmethod
     def table(cls) -> Iterator[Setting]:
         """The rows of this class, in the order in which they are declared."""
         for name, field in cls.model_fields.items():
-            extra = field.json_schema_extra
-            variables = extra["variables"] if isinstance(extra, dict) else []
-            assert isinstance(variables, list)
-            yield Setting(name, tuple(map(str, variables)), field.default, field.description or "")
+            assert isinstance(field.json_schema_extra, dict)
+            variable = field.json_schema_extra["variable"] or f"OPENENV_{name.upper()}"
+            yield Setting(name, str(variable), field.default, field.description or "")
 
 
 _Mode = Annotated[
@@ -95,64 +92,46 @@ _Mode = Annotated[
 class ServerSettings(_Settings):
     """What a server reads when it starts."""
 
-    host: str = _setting("127.0.0.1", "HOST", "Address to listen on")
-    port: int = _setting(8000, "PORT", "Port to listen on; 0 takes a free one", ge=0, le=65535)
-    workers: int = _setting(1, "WORKERS", "Worker processes", ge=1, le=1024)
+    host: str = _setting("127.0.0.1", "Address to listen on", variable="HOST")
+    port: int = _setting(8000, "Port to listen on; 0 takes a free one", variable="PORT", ge=0, le=65535)
+    workers: int = _setting(1, "Worker processes", variable="WORKERS", ge=1, le=1024)
     max_sessions: int | None = _setting(
         None,
-        "OPENENV_MAX_SESSIONS",
         "Most sessions open at one time, by all workers together, in place of the limit that the app was built with",
         ge=1,
     )
     max_concurrent_envs: int | None = _setting(
-        None, "MAX_CONCURRENT_ENVS", "Of existing code: `max_sessions` of an app that was built without a limit", ge=1
-    )
-    max_sessions_per_key: int | None = _setting(
-        None, "OPENENV_MAX_SESSIONS_PER_KEY", "Most sessions open at one time under one API key", ge=1
-    )
-    max_executing: int | None = _setting(
         None,
-        "OPENENV_MAX_EXECUTING",
-        "Most calls that environments of one worker process execute at one time; further ones wait",
+        "Of existing code: `max_sessions` of an app that was built without a limit",
+        variable="MAX_CONCURRENT_ENVS",
         ge=1,
+    )
+    max_sessions_per_key: int | None = _setting(None, "Most sessions open at one time under one API key", ge=1)
+    max_executing: int | None = _setting(
+        None, "Most calls that environments of one worker process execute at one time; further ones wait", ge=1
     )
     max_constructing: int | None = _setting(
-        None,
-        "OPENENV_MAX_CONSTRUCTING",
-        "Most environments that one worker process makes at one time; further ones wait",
-        ge=1,
+        None, "Most environments that one worker process makes at one time; further ones wait", ge=1
     )
     max_abandoned_threads: int = _setting(
         16,
-        "OPENENV_MAX_ABANDONED_THREADS",
         "Most calls that do not return and are left behind on their threads, in each worker process; their slots are "
         "free again, the slots of further ones are not",
         ge=0,
     )
     abandon_after_s: float = _setting(
         30.0,
-        "OPENENV_ABANDON_AFTER_S",
         "Seconds that a session which has ended waits for its call, or its environment's close, to return; then they "
         "are left behind. A call over its deadline is left behind at once",
         gt=0,
     )
-    queue_limit: int = _setting(
-        20_000, "OPENENV_QUEUE_LIMIT", "Most new sessions that wait for a free slot, in each worker process", ge=0
-    )
-    queue_timeout_s: float = _setting(
-        0.0,
-        "OPENENV_QUEUE_TIMEOUT_S",
-        "Seconds a new session waits for a free slot before it is refused",
-        ge=0,
-    )
+    queue_limit: int = _setting(20_000, "Most new sessions that wait for a free slot, in each worker process", ge=0)
+    queue_timeout_s: float = _setting(0.0, "Seconds a new session waits for a free slot before it is refused", ge=0)
     mode: _Mode = _setting(
-        "simulation",
-        "OPENENV_MODE",
-        "production: only keys of scope control may reset, step and read state; all others call tools",
+        "simulation", "production: only keys of scope control may reset, step and read state; all others call tools"
     )
     resume_window_s: float = _setting(
         60.0,
-        "OPENENV_RESUME_WINDOW_S",
         "Seconds that a session outlives its lost connection, for its client to come back (protocol v2); "
         "0: it ends with it",
         ge=0,
@@ -160,71 +139,42 @@ class ServerSettings(_Settings):
     )
     idle_timeout_s: float = _setting(
         3600.0,
-        "OPENENV_IDLE_TIMEOUT_S",
         "Seconds without a call or a sign of life of its client after which a session is closed; 0: never",
         ge=0,
     )
     isolation: Literal["none", "process"] = _setting(
-        "none", "OPENENV_ISOLATION", "process: each session in a process of its own; none: as the class declares"
+        "none", "process: each session in a process of its own; none: as the class declares"
     )
     sandbox: Literal["none", "bwrap"] = _setting(
-        "none",
-        "OPENENV_SANDBOX",
-        "bwrap: processes of sessions without network, with a read-only root and a private /tmp",
+        "none", "bwrap: processes of sessions without network, with a read-only root and a private /tmp"
     )
-    process_pool: int = _setting(
-        4, "OPENENV_PROCESS_POOL", "Session processes kept ready, in each worker process", ge=0, le=1024
-    )
-    process_memory_mb: float | None = _setting(
-        None, "OPENENV_PROCESS_MEMORY_MB", "Address space of a session process, in MiB", gt=0
-    )
-    process_cpu_s: float | None = _setting(
-        None, "OPENENV_PROCESS_CPU_S", "CPU seconds of a session process, over its life", gt=0
-    )
+    process_pool: int = _setting(4, "Session processes kept ready, in each worker process", ge=0, le=1024)
+    process_memory_mb: float | None = _setting(None, "Address space of a session process, in MiB", gt=0)
+    process_cpu_s: float | None = _setting(None, "CPU seconds of a session process, over its life", gt=0)
     process_children: int = _setting(
-        256, "OPENENV_PROCESS_CHILDREN", "Most processes and threads that a session's process may have started", ge=1
+        256, "Most processes and threads that a session's process may have started", ge=1
     )
-    process_files: int = _setting(1024, "OPENENV_PROCESS_FILES", "Open files of a session process", ge=16)
+    process_files: int = _setting(1024, "Open files of a session process", ge=16)
     process_output_mb: float = _setting(
-        64.0,
-        "OPENENV_PROCESS_OUTPUT_MB",
-        "Largest reply of a session process, and largest file that it may write, in MiB",
-        gt=0,
+        64.0, "Largest reply of a session process, and largest file that it may write, in MiB", gt=0
     )
-    max_message_mb: float = _setting(
-        16.0, "OPENENV_MAX_MESSAGE_MB", "Largest message accepted from a client, in MiB", gt=0, le=2048
-    )
-    max_reply_mb: float = _setting(
-        100.0, "OPENENV_MAX_REPLY_MB", "Largest message sent to a client, in MiB", gt=0, le=2048
-    )
+    max_message_mb: float = _setting(16.0, "Largest message accepted from a client, in MiB", gt=0, le=2048)
+    max_reply_mb: float = _setting(100.0, "Largest message sent to a client, in MiB", gt=0, le=2048)
     max_unsent_mb: float = _setting(
         256.0,
-        "OPENENV_MAX_UNSENT_MB",
         "Bytes that may wait in one connection, in each direction, and in all HTTP requests together, in MiB",
         gt=0,
     )
-    max_header_kb: float = _setting(
-        64.0, "OPENENV_MAX_HEADER_KB", "Largest head of an HTTP request or WebSocket handshake, in KiB", gt=0
-    )
-    handshake_timeout_s: float = _setting(
-        10.0, "OPENENV_HANDSHAKE_TIMEOUT_S", "Seconds a client has for the head of its first request", gt=0
-    )
-    max_in_flight: int = _setting(
-        64, "OPENENV_MAX_IN_FLIGHT", "Requests of one session (v1: connection) that may wait for their turn", ge=1
-    )
-    max_connection_in_flight: int = _setting(
-        65_536, "OPENENV_MAX_CONNECTION_IN_FLIGHT", "Calls of one connection without a reply (protocol v2)", ge=1
-    )
-    max_batch: int = _setting(1024, "OPENENV_MAX_BATCH", "Most calls in one batch (protocol v2)", ge=1)
+    max_header_kb: float = _setting(64.0, "Largest head of an HTTP request or WebSocket handshake, in KiB", gt=0)
+    handshake_timeout_s: float = _setting(10.0, "Seconds a client has for the head of its first request", gt=0)
+    max_in_flight: int = _setting(64, "Requests of one session (v1: connection) that may wait for their turn", ge=1)
+    max_connection_in_flight: int = _setting(65_536, "Calls of one connection without a reply (protocol v2)", ge=1)
+    max_batch: int = _setting(1024, "Most calls in one batch (protocol v2)", ge=1)
     ping_interval_s: float = _setting(
-        20.0,
-        "OPENENV_PING_INTERVAL_S",
-        "Seconds between WebSocket pings; two without an answer cut the connection, 0 turns them off",
-        ge=0,
+        20.0, "Seconds between WebSocket pings; two without an answer cut the connection, 0 turns them off", ge=0
     )
     heartbeat_s: float = _setting(
         20.0,
-        "OPENENV_HEARTBEAT_S",
         "Seconds within which a client of protocol v2 says something, a heartbeat if nothing else; "
         "two without a word cut the connection, 0 turns that off",
         ge=0,
@@ -232,80 +182,52 @@ class ServerSettings(_Settings):
     )
     api_keys: str | None = _setting(
         None,
-        "OPENENV_API_KEYS",
         "Keys that clients must show: scope:key, separated by commas; scopes are control, agent and view, "
         "a key alone has control; none: no key is asked for",
     )
     max_key_failures: int = _setting(
-        20, "OPENENV_MAX_KEY_FAILURES", "Wrong keys from one address within a minute after which it is refused", ge=1
+        20, "Wrong keys from one address within a minute after which it is refused", ge=1
     )
     allowed_origins: str | None = _setting(
-        None,
-        "OPENENV_ALLOWED_ORIGINS",
-        "Origins of web pages that may connect, separated by commas; *: any; unset: pages of this server",
+        None, "Origins of web pages that may connect, separated by commas; *: any; unset: pages of this server"
     )
     allowed_hosts: str | None = _setting(
         None,
-        "OPENENV_ALLOWED_HOSTS",
         "Host names, without port, by which a server on loopback without keys may be asked for, beside those of "
         "loopback, separated by commas; *: any",
     )
-    ssl_certfile: str | None = _setting(None, "OPENENV_SSL_CERTFILE", "Certificate file, to serve over TLS")
-    ssl_keyfile: str | None = _setting(None, "OPENENV_SSL_KEYFILE", "Private key file of the certificate")
-    ssl_keyfile_password: str | None = _setting(
-        None, "OPENENV_SSL_KEYFILE_PASSWORD", "Password of the private key file"
-    )
-    ssl_ca_certs: str | None = _setting(
-        None, "OPENENV_SSL_CA_CERTS", "Certificates that those of clients must be signed by"
-    )
+    ssl_certfile: str | None = _setting(None, "Certificate file, to serve over TLS")
+    ssl_keyfile: str | None = _setting(None, "Private key file of the certificate")
+    ssl_keyfile_password: str | None = _setting(None, "Password of the private key file")
+    ssl_ca_certs: str | None = _setting(None, "Certificates that those of clients must be signed by")
     grace_s: float = _setting(
-        30.0,
-        "OPENENV_GRACE_S",
-        "Seconds that open sessions are given to end when the server stops or a worker is replaced",
-        ge=0,
+        30.0, "Seconds that open sessions are given to end when the server stops or a worker is replaced", ge=0
     )
-    worker_start_s: float = _setting(
-        60.0, "OPENENV_WORKER_START_S", "Seconds a worker process has to become ready", gt=0
-    )
+    worker_start_s: float = _setting(60.0, "Seconds a worker process has to become ready", gt=0)
     worker_silence_s: float = _setting(
-        20.0,
-        "OPENENV_WORKER_SILENCE_S",
-        "Seconds a worker process may be silent before it is replaced, with all of its sessions",
-        gt=0,
+        20.0, "Seconds a worker process may be silent before it is replaced, with all of its sessions", gt=0
     )
-    worker_restarts: int = _setting(
-        10, "OPENENV_WORKER_RESTARTS", "Worker deaths within a minute after which the server gives up", ge=0
-    )
-    metrics: bool = _setting(True, "OPENENV_METRICS", "Whether /metrics is served and phases are timed")
-    tracing: bool = _setting(False, "OPENENV_TRACING", "Whether calls are traced with OpenTelemetry (extra otel)")
-    record: str | None = _setting(
-        None, "OPENENV_RECORD", "Folder into which episodes are recorded; workers and servers may share it"
-    )
-    record_share: float = _setting(
-        1.0, "OPENENV_RECORD_SHARE", "Share of the sessions that is recorded, chosen by their ids", ge=0, le=1
-    )
+    worker_restarts: int = _setting(10, "Worker deaths within a minute after which the server gives up", ge=0)
+    metrics: bool = _setting(True, "Whether /metrics is served and phases are timed")
+    tracing: bool = _setting(False, "Whether calls are traced with OpenTelemetry (extra otel)")
+    record: str | None = _setting(None, "Folder into which episodes are recorded; workers and servers may share it")
+    record_share: float = _setting(1.0, "Share of the sessions that is recorded, chosen by their ids", ge=0, le=1)
     record_file_mb: float = _setting(
-        64.0,
-        "OPENENV_RECORD_FILE_MB",
-        "Size of a file of records at which it is rotated to Parquet, in MiB",
-        gt=0,
+        64.0, "Size of a file of records at which it is rotated to Parquet, in MiB", gt=0
     )
     record_max_mb: float | None = _setting(
-        None,
-        "OPENENV_RECORD_MAX_MB",
-        "Size of the whole folder at which recording stops, in MiB; nothing is ever deleted",
-        gt=0,
+        None, "Size of the whole folder at which recording stops, in MiB; nothing is ever deleted", gt=0
     )
-    log_format: Literal["console", "json"] = _setting("console", "OPENENV_LOG_FORMAT", "console or json")
+    log_format: Literal["console", "json"] = _setting("console", "console or json")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = _setting(
-        "warning", "OPENENV_LOG_LEVEL", "critical, error, warning, info or debug"
+        "warning", "critical, error, warning, info or debug"
     )
-    target: str | None = _setting(None, "OPENENV_TARGET", "What a worker process serves; set by `openenv serve`")
-    readme_path: str | None = _setting(None, "ENV_README_PATH", "README shown by /metadata")
+    target: str | None = _setting(None, "What a worker process serves; set by `openenv serve`")
+    readme_path: str | None = _setting(None, "README shown by /metadata", variable="ENV_README_PATH")
     web_interface: bool = _setting(
         True,
-        "ENABLE_WEB_INTERFACE",
         "Whether the web UI, and the page of a `gradio_builder`, is served at /web; in production mode it never is",
+        variable="ENABLE_WEB_INTERFACE",
     )
 
     @property
@@ -324,17 +246,15 @@ class ServerSettings(_Settings):
 class ClientSettings(_Settings):
     """What a client reads when it is made."""
 
-    api_key: str | None = _setting(None, "OPENENV_API_KEY", "Key to show to the server (`api_key`)", repr=False)
+    api_key: str | None = _setting(None, "Key to show to the server (`api_key`)", repr=False)
     mode: _Mode = _setting(
-        "simulation", "OPENENV_CLIENT_MODE", "production: the server lets clients call tools only (`mode`)"
+        "simulation", "production: the server lets clients call tools only (`mode`)", variable="OPENENV_CLIENT_MODE"
     )
-    hub_url: str = _setting("https://huggingface.co", "HF_ENDPOINT", "The Hub that `from_env` takes projects from")
-    hub_registry: str = _setting(
-        "registry.hf.space", "OPENENV_HUB_REGISTRY", "Where the containers of the Hub's spaces are"
+    hub_url: str = _setting(
+        "https://huggingface.co", "The Hub that `from_env` takes projects from", variable="HF_ENDPOINT"
     )
-    trust_remote_code: bool = _setting(
-        False, "OPENENV_TRUST_REMOTE_CODE", "Whether packages of the Hub may be installed, which runs their code"
-    )
+    hub_registry: str = _setting("registry.hf.space", "Where the containers of the Hub's spaces are")
+    trust_remote_code: bool = _setting(False, "Whether packages of the Hub may be installed, which runs their code")
 
 
 def proxy_for(scheme: str, host: str) -> str | None:
@@ -372,9 +292,5 @@ def variable_here(name: str) -> str | None:
 
 def environ_of_environments() -> dict[str, str]:
     """The process's environment for processes that run environments: without the server's secrets."""
-    secrets = {"OPENENV_API_KEY"}
-    secrets.update(*(row.variables for row in ServerSettings.table() if row.name in _SECRETS))
+    secrets = {"OPENENV_API_KEY", "OPENENV_API_KEYS", "OPENENV_SSL_KEYFILE_PASSWORD"}
     return {name: value for name, value in os.environ.items() if name not in secrets}
-
-
-_SECRETS = {"api_keys", "ssl_keyfile_password"}

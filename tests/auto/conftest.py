@@ -18,8 +18,7 @@ from ..modules import forget
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """On the search path; what was imported from it is forgotten after the test."""
     for setting in ClientSettings.table():
-        for variable in setting.variables:
-            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.delenv(setting.variable, raising=False)
     place = tmp_path / "site"
     place.mkdir()
     monkeypatch.setattr(sys, "path", [str(place), *sys.path])

@@ -13,10 +13,9 @@ from openenv.settings import ServerSettings
 def clean_environment(monkeypatch):
     """No setting is set, and what the command exports is forgotten."""
     for setting in ServerSettings.table():
-        for variable in setting.variables:
-            # Set first: only what the test changed is put back, and `export` changes it unseen.
-            monkeypatch.setenv(variable, "")
-            monkeypatch.delenv(variable)
+        # Set first: only what the test changed is put back, and `export` changes it unseen.
+        monkeypatch.setenv(setting.variable, "")
+        monkeypatch.delenv(setting.variable)
 
 
 @pytest.fixture(autouse=True)

@@ -255,7 +255,7 @@ _NO_OPTION = (
     "worker_restarts",
 )
 _FURTHER = "; ".join(
-    f"{row.variables[0]} ({row.description}{'' if row.default is None else f'; default {row.default}'})"
+    f"{row.variable} ({row.description}{'' if row.default is None else f'; default {row.default}'})"
     for row in (_SETTINGS[name] for name in _NO_OPTION)
 )
 # The kernel cuts it to its own limit (net.core.somaxconn).
@@ -281,14 +281,14 @@ def _setting_options(command: Command) -> Command:
         default = row.default
         if isinstance(default, bool):
             flag, kind, default = f"{flag}/--no-{flag}", None, "on" if default else "off"
-        variables = ", ".join(row.variables) + ("" if default is None else f"; default {default}")
+        variable = row.variable + ("" if default is None else f"; default {default}")
         command = click.option(
             *_LETTERS.get(row.name, ()),
             f"--{flag}",
             row.name,
             type=kind,
             default=None,
-            help=f"{row.description} [{variables}]",
+            help=f"{row.description} [{variable}]",
         )(command)
     return command
 

@@ -300,4 +300,4 @@ def variables_of(settings: Mapping[str, Any]) -> dict[str, str]:
     if unknown:
         raise UsageError(f"{', '.join(unknown)}: no such setting; there are {', '.join(rows)}")
     ServerSettings.read({}, **settings)
-    return {rows[name].variables[0]: str(value) for name, value in settings.items() if value is not None}
+    return {rows[name].variable: str(value) for name, value in settings.items() if value is not None}
