@@ -146,7 +146,7 @@ def _fault(fault: Any) -> str:
 
 
 class InvalidArgument(UsageError, ValueError):
-    """An argument or a setting of a value that it cannot have."""
+    """An invalid value of an argument or a setting."""
 
 
 class InvalidMessage(UsageError):
@@ -182,7 +182,7 @@ class UnknownSession(UsageError):
 
 
 class ResetRequired(UsageError):
-    """A step was asked for before the first reset, or after the episode ended."""
+    """A step before the first reset, or after the end of the episode."""
 
     code = "EXECUTION_ERROR"  # v1 clients take SESSION_ERROR for the end of the session
 
@@ -202,7 +202,7 @@ class Forbidden(Unauthorized):
 
 
 class Hidden(Forbidden):
-    """What a server in production mode has only for keys of scope control."""
+    """A request that a server in production mode accepts only with a key of scope control."""
 
 
 class TooManyFailures(Unauthorized):
@@ -226,15 +226,15 @@ class ImportFailed(UsageError, ImportError):
 
 
 class NotAProject(UsageError):
-    """A folder without `openenv.yaml`; the message says what was looked for, and where."""
+    """A folder without `openenv.yaml`; the message names the file and the folders where it was looked for."""
 
 
 class UnreadableRecord(UsageError, ValueError):
-    """Recorded episodes that cannot be read: no such file, none of ours, or damaged; the message says where."""
+    """Recorded episodes that cannot be read: a missing, foreign or damaged file; the message says where."""
 
 
 class MissingArray(UnreadableRecord):
-    """A record names an array that is not beside it, or that is not what it was."""
+    """A record names an array that is missing or has changed."""
 
 
 class MessageTooLarge(UsageError):
@@ -252,11 +252,11 @@ class SlowReader(UsageError):
 
 
 class TaskTaken(UsageError):
-    """A task was taken, or given back, that another client has, or that is done in this epoch."""
+    """A task that another client has, or that is done in this epoch, was taken or given back."""
 
 
 class JournalInUse(UsageError):
-    """The journal of a sampler belongs to another one that runs; each shard has a journal of its own."""
+    """The journal belongs to another running sampler; each shard needs its own journal."""
 
 
 class JournalMismatch(UsageError):
@@ -264,11 +264,11 @@ class JournalMismatch(UsageError):
 
 
 class PolicyFailed(UsageError):
-    """The policy of an evaluation raised, or chose what is no action; the message names the place."""
+    """The policy of an evaluation raised, or chose an invalid action; the message names the place."""
 
 
 class UnmappableSpace(UsageError):
-    """No Gymnasium space says what a schema says; the message names the place in it."""
+    """No Gymnasium space matches a schema; the message names the place in the schema."""
 
 
 class ConcurrencyConfigurationError(UsageError):
@@ -322,7 +322,7 @@ class ServerFull(CapacityError):
 
 
 class QueueTimeout(ServerFull):
-    """A slot was waited for, and none came free within `queue_timeout_s`."""
+    """No slot came free within `queue_timeout_s`."""
 
 
 class Draining(CapacityError):
@@ -366,15 +366,15 @@ class FactoryFailed(SessionCreationError):
 
 
 class StepFailed(EnvironmentFailed):
-    """`reset`, `step` or `state` raised, or returned what cannot be sent."""
+    """`reset`, `step` or `state` raised, or returned a value that cannot be sent."""
 
 
 class RubricFailed(StepFailed):
-    """A rubric gave what is no score, so the step has no reward; the message names the rubric."""
+    """A rubric gave an invalid score, so the step has no reward; the message names the rubric."""
 
 
 class JudgeFailed(RubricFailed):
-    """A judge gave no score: it was late, could not be reached, or its answer has none in it.
+    """A judge gave no score: it was late, could not be reached, or its answer contains none.
 
     Not retryable as a step: the action was executed before it was judged.
     """
@@ -446,7 +446,7 @@ class ConnectionLost(ConnectionFailed):
 
 
 class ProtocolViolation(ConnectionFailed):
-    """The other side sent what the protocol does not allow."""
+    """The other side sent a message that the protocol does not allow."""
 
     retryable = False
 
@@ -458,7 +458,7 @@ class SessionLost(ConnectionFailed):
 
 
 class ProviderFailed(OpenEnvError, RuntimeError):
-    """The place an environment runs in."""
+    """The place of a server failed."""
 
 
 class NotReady(ProviderFailed):
@@ -472,7 +472,7 @@ class LaunchFailed(ProviderFailed):
 
 
 class ProviderBusy(LaunchFailed):
-    """A place cannot start a server at the moment: too many requests, no room, a failure of its own."""
+    """A place cannot start a server at the moment: too many requests, no room, or an internal failure."""
 
     retryable = True
 
@@ -488,7 +488,7 @@ class MissingExtra(ProviderFailed, ImportError):
 
 
 class ModelFailed(OpenEnvError, RuntimeError):
-    """The server of a language model refused a request, or answered what cannot be read.
+    """The server of a language model refused a request, or its answer cannot be read.
 
     Attributes:
         status: The HTTP status, if there was an answer.

@@ -20,7 +20,7 @@ NewSession = Annotated[
     ),
 ]
 Session = Annotated[str, Meta(description="Id of the session")]
-Token = Annotated[str, Meta(description="What `open` answered")]
+Token = Annotated[str, Meta(description="The token in the answer of `open`")]
 NewToken = Annotated[
     str,
     Meta(
@@ -41,7 +41,7 @@ class Op(Struct, tag_field="op", forbid_unknown_fields=True, kw_only=True, gc=Fa
 
 
 class OpenOp(Op, tag="open"):
-    """Opens a session: an environment of its own, and a slot of the server."""
+    """Opens a session: a new environment, and a slot of the server."""
 
     session: NewSession | None = None
     token: NewToken | None = None
@@ -84,13 +84,13 @@ class StateOp(Op, tag="state"):
 
 
 class CloseOp(Op, tag="close"):
-    """Ends a session; one that is gone already is no error."""
+    """Ends a session; succeeds if it is gone already."""
 
     session: Session
 
 
 class ForkOp(Op, tag="fork"):
-    """Opens a session that goes on from where this one is when its turn comes."""
+    """Opens a session in the state that this one has when its turn comes."""
 
     session: Session
     new: NewSession | None = None
@@ -99,7 +99,7 @@ class ForkOp(Op, tag="fork"):
 
 
 class RestoreOp(Op, tag="restore"):
-    """Has the session go on from where another one is when its turn comes."""
+    """Puts the session into the state that another one has when its turn comes."""
 
     session: Session
     seq: Seq
@@ -112,12 +112,12 @@ Index = Annotated[int, Meta(ge=-(2**63), le=MAX_ID)]
 
 
 class TasksOp(Op, tag="tasks"):
-    """Asks what there is to train and to test on."""
+    """Asks for the training and test tasks."""
 
     session: Session
     method: Annotated[
         Literal["list_splits", "list_tasks", "num_tasks", "get_task", "get_task_range"],
-        Meta(description="What is asked"),
+        Meta(description="The method to call"),
     ]
     split: Annotated[str, Meta(description="Name of the split, for all but `list_splits`")] | None = None
     index: Annotated[Index, Meta(description="Of a task, from 0, for `get_task`")] | None = None
@@ -126,12 +126,12 @@ class TasksOp(Op, tag="tasks"):
 
 
 class CallToolOp(Op, tag="call"):
-    """Calls a tool: a step with that action, in short."""
+    """Calls a tool: short for a step with that action."""
 
     session: Session
     seq: Seq
     tool: Annotated[str, Meta(description="Name of the tool")]
-    arguments: Annotated[dict[str, Any], Meta(description="What it is given, by name")] = {}
+    arguments: Annotated[dict[str, Any], Meta(description="Arguments of the tool, by name")] = {}
     deadline_s: Deadline | None = None
 
 
@@ -149,29 +149,31 @@ BatchableOp = OpenOp | ResetOp | StepOp | StateOp | CloseOp | ForkOp | RestoreOp
 
 
 class CancelOp(Op, tag="cancel"):
-    """Gives a request up."""
+    """Cancels a request."""
 
-    target: Annotated[int, Meta(ge=1, le=MAX_ID, description="Id of the request to give up")]
+    target: Annotated[int, Meta(ge=1, le=MAX_ID, description="Id of the request to cancel")]
 
 
 class HeartbeatOp(Op, tag="heartbeat"):
-    """Shows that the client is there."""
+    """Shows that the client is alive."""
 
 
 class SchemaOp(Op, tag="schema"):
-    """Asks what the environment takes and gives."""
+    """Asks for the environment's schemas."""
 
 
 class BatchOp(Op, tag="batch"):
     """Many calls of many sessions in one frame."""
 
     calls: Annotated[list[BatchableOp], Meta(min_length=1, description="The calls, each with `op` and without `id`")]
-    min_ready: Annotated[int, Meta(ge=1, description="Send a frame whenever so many are ready")] | None = None
-    wait_s: Annotated[Seconds, Meta(description="Seconds after which what is ready is sent")] | None = None
+    min_ready: (
+        Annotated[int, Meta(ge=1, description="Send a frame each time that this many results are ready")] | None
+    ) = None
+    wait_s: Annotated[Seconds, Meta(description="Seconds after which the ready results are sent")] | None = None
     deadline_s: (
         Annotated[
             float,
-            Meta(gt=0, le=_DAY_S, description="The `deadline_s` of its resets and steps that have none of their own"),
+            Meta(gt=0, le=_DAY_S, description="The `deadline_s` of resets and steps in the batch without one"),
         ]
         | None
     ) = None
@@ -276,7 +278,7 @@ class OpenReply(SuccessReply):
     """The reply to open and fork."""
 
     session: Annotated[str, Meta(description="Id of the session")]
-    token: Annotated[str, Meta(description="What `attach` needs; a secret")]
+    token: Annotated[str, Meta(description="Secret for `attach`")]
     seq: Annotated[int, Meta(ge=0, description="Last completed call, 0 for a new session")]
     slot: SlotUsage
 
@@ -287,10 +289,9 @@ class AttachReply(SuccessReply):
     session: Annotated[str, Meta(description="Id of the session")]
     state: Annotated[str, Meta(description="What the session is doing: starting, live, executing")]
     seq: Annotated[int, Meta(ge=0, description="Last completed call")]
-    last: (
-        Annotated[dict[str, Any], Meta(description="The reply to that call, `ok` or `error` and all, without `id`")]
-        | UnsetType
-    ) = UNSET
+    last: Annotated[dict[str, Any], Meta(description="The whole reply to that call, without `id`")] | UnsetType = (
+        UNSET
+    )
 
 
 class OutcomeReply(SuccessReply):
@@ -298,11 +299,11 @@ class OutcomeReply(SuccessReply):
 
     observation: Annotated[dict[str, Any], Meta(description="Every field of the observation but reward and done")]
     reward: Annotated[bool | int | float | None, Meta(description="null: no reward was given, which is not 0")]
-    done: Annotated[bool, Meta(description="The episode is over, for whichever reason")]
-    terminated: Annotated[bool, Meta(description="It reached an end of its own")]
-    truncated: Annotated[bool, Meta(description="It was cut short, by a time limit for one")]
+    done: Annotated[bool, Meta(description="The episode is over, for any reason")]
+    terminated: Annotated[bool, Meta(description="The episode reached its own end")]
+    truncated: Annotated[bool, Meta(description="The episode was cut short, for example by a time limit")]
     metadata: (
-        Annotated[dict[str, Any], Meta(description="The observation's metadata and `seedable`, if there are any")]
+        Annotated[dict[str, Any], Meta(description="The observation's metadata and `seedable`, if not empty")]
         | UnsetType
     ) = UNSET
 
