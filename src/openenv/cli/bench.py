@@ -57,7 +57,7 @@ processes_option = click.option(
 
 
 def command_line() -> str:
-    """What was typed."""
+    """The command line options."""
     return shlex.join(["openenv", *sys.argv[1:]])
 
 
@@ -68,7 +68,7 @@ def served(stack: ExitStack, display: Display, target: str, workers: int, sessio
 
 
 def served_by(serve: str | None, url: str, workers: int) -> str:
-    """What the server is, in words."""
+    """The description of the server."""
     return f"{serve}, {workers} worker(s)" if serve else url
 
 
@@ -113,7 +113,7 @@ launch_options = together(
 def launching(
     options: Mapping[str, Any], url: str | None, serve: str | None, workers: int, sessions: int
 ) -> LaunchPlan | None:
-    """What is to be launched; None: nothing, since there is a `--url` or something to serve.
+    """The specification to launch; None with a `--url` or a target to serve.
 
     Args:
         options: Those of `launch_options`.
@@ -344,7 +344,7 @@ def _measured(
     workers: int,
     grid: Grid,
 ) -> dict[str, Any]:
-    """Has something to measure until the stack is left; returns what `measure_scale` is to know of it."""
+    """Has something to measure until the stack is left; returns the facts that `measure_scale` needs."""
     if plan is not None:
         display.say(f"plan {plan.words}")
         launched = stack.enter_context(LaunchedServers(plan))
@@ -365,7 +365,7 @@ def _measured(
     return {"url": url, "served_by": url, "api_key": ClientSettings.read().api_key}
 
 
-# What needs a checkout, and what the overview says of it: the command's own `short_help`.
+# Commands that need a checkout, with their line in the overview: the command's own `short_help`.
 CHECKOUT_COMMANDS = {
     "compare": "Whether one measurement differs from another.",
     "demo": "Serve, drive and measure on this machine, in under a minute.",
@@ -423,7 +423,7 @@ class BenchGroup(click.Group):
 
 @click.group("bench", cls=BenchGroup, short_help="Measure an environment server.")
 def app() -> None:
-    """Measures environment servers: what a step costs, and how many sessions are carried at once.
+    """Measures environment servers: the cost of a step, and the number of sessions at one time.
 
     \b
     Examples:

@@ -13,9 +13,9 @@ from ..project.image import BuildProgress, BuildRequest
 from ..project.image import build as build_image
 from .terminal import PATH, ProgressBar, complete_target, pairs, print_json
 
-# What an instruction may take of a line.
+# Characters of a line for an instruction.
 WIDTH = 90
-# Instructions that are worth a line before they have ended, where there is no bar.
+# Without a bar, instructions that take this long get a line before they end.
 _SLOW = ("RUN ", "FROM ")
 
 

@@ -1,4 +1,4 @@
-"""`openenv contract`: what an environment takes and gives, kept in a file and compared with it."""
+"""`openenv contract`: the types of an environment, saved in a file and compared with it."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 600.0
 VIEW_KEY = "OPENENV_VIEW_KEY"
-"""Name in the Secret of the key for those who only look."""
-# What a file may say beside what a LaunchSpec has.
+"""Name in the Secret of the key for read-only clients."""
+# Fields of a file in addition to those of a LaunchSpec.
 _MORE = {"max_replicas", "sessions"}
 # The fields of a file that are checked here.
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -120,7 +120,7 @@ def kubernetes(
 
 
 def _specification(what: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a file says, and the command line, as fields of a LaunchSpec."""
+    """The file and the command line as fields of a LaunchSpec."""
     found: Any = {"image": what}
     if what.endswith((".yaml", ".yml")):
         try:
@@ -185,7 +185,7 @@ def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
         raise UsageError(f"{word!r} gives no name: --name with at most 50 letters, digits and '-', a letter first")
     made = {}
     if spec.api_key is None and KEYS not in spec.env_vars:
-        # One for clients, and one for those who only look at /metrics, which stands alone, too: for Prometheus.
+        # One key for clients, and one that only reads /metrics, which is also stored alone: for Prometheus.
         control, view = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         made = {KEYS: f"control:{control},view:{view}", VIEW_KEY: view}
     variables = {**made, **spec.env_vars}
@@ -220,7 +220,7 @@ def _about_secret(rollout: Rollout) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes everything out: no references to what stands elsewhere."""
+    """Writes YAML without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 # Seconds between two lines in a log.
 LOG_PERIOD_S = 2.0
-# Columns of a log or file, where there is no terminal to ask.
+# Columns of a log or file, which have no terminal width.
 LOG_WIDTH = 110
 
 
 class Display:
-    """What is going on: live bars in a terminal, a line now and then anywhere else. Writes to stderr."""
+    """Progress on stderr: live bars in a terminal, a line at intervals elsewhere."""
 
     def __init__(self) -> None:
         self._console = _console(stderr=True)
@@ -68,7 +68,7 @@ class Display:
         Args:
             label: What; another one than before starts new bars.
             phases: By name, how much of it is done, of how much.
-            note: What else there is to say.
+            note: Further facts.
         """
         if label != self._label:
             self._finish()
@@ -84,7 +84,7 @@ class Display:
             self._write()
 
     def _finish(self) -> None:
-        """What was under way has ended: its last line stays."""
+        """Ends the current bars: their last line stays."""
         for task in self._tasks.values():
             self._bars.remove_task(task)
         self._tasks.clear()
@@ -134,7 +134,7 @@ def scale_table(summaries: Sequence[BatchSummary]) -> Table:
 
 
 def step_table(cost: StepCost, floor: StepCost | None = None) -> Table:
-    """What a step costs, one number a line; with a floor, that of the empty server and the ratio beside it."""
+    """The cost of a step, one number a line; with a floor, also the empty server's and the ratio."""
     table = Table(show_header=floor is not None)
     table.add_column()
     for name in ("", *(("empty server", "ratio") if floor else ())):
@@ -178,7 +178,7 @@ _STATE_STYLES = {"live": "green", "executing": "cyan", "detached": "yellow", "st
 _BLAME_STYLES = {"client": "yellow", "environment": "red", "infrastructure": "magenta"}
 # An event loop that is late by that much is felt by every session.
 LAG_S = 0.1
-# From so many columns on there is room for all facts of a session.
+# With so many columns, all facts of a session fit.
 WIDE = 100
 MOST_ERRORS = 6
 

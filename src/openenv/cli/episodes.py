@@ -26,7 +26,7 @@ MOST_NAMED = 5
 
 @contextmanager
 def reading(path: Path, environment: str | None = None) -> Iterator[Recording]:
-    """A record to read; what cannot be read is exit code 2."""
+    """A record to read; a record that cannot be read ends with exit code 2."""
     try:
         yield Recording(path, environment)
     except UnreadableRecord as error:
@@ -34,7 +34,7 @@ def reading(path: Path, environment: str | None = None) -> Iterator[Recording]:
 
 
 def chosen(recording: Recording, episode_id: str | None) -> list[Episode]:
-    """The episodes of an id, or of the id that begins so; without one, the only episode there is.
+    """The episodes of an id, or of the only id with this prefix; without an id, the only episode.
 
     Raises:
         UsageError: There is none, or several ids begin so.
@@ -157,8 +157,8 @@ def stats(path: Path, environment: str | None, as_json: bool) -> None:
     """Counts the episodes of PATH for each environment: returns and lengths with mean, standard deviation and
     quantiles, how episodes ended, and errors by their class.
 
-    Returns and lengths are those of episodes that ended: what failed or was left in the middle is counted apart, and
-    never as a low return. Where none ended, they are those of all that did not fail.
+    Returns and lengths are of episodes that ended: failed and unfinished episodes are counted separately, and never
+    as a low return. If no episode ended, they are of all episodes that did not fail.
 
     \b
     Examples:

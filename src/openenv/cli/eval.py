@@ -45,7 +45,7 @@ _COLOURED = {"higher": click.style("higher", fg="green"), "lower": click.style("
 
 
 def progress_note(episodes: Sequence[EpisodeResult], planned: int) -> str:
-    """What is found so far."""
+    """The results so far."""
     scores = [episode.score for episode in episodes if episode.score is not None]
     failed = sum(episode.failure is not None for episode in episodes)
     said = [f"{len(episodes)} of {planned}"]
@@ -186,21 +186,21 @@ def show_comparison(first: EvalReport, second: EvalReport, on_stderr: bool = Fal
         click.echo(line, err=on_stderr)
 
 
-# Seconds between two notes about what is found so far.
+# Seconds between two notes about the results so far.
 LOOK_S = 0.2
 # In the error of a server that allows one session only.
 _EXCLUSIVE = "does not support concurrent sessions"
 
 
 class _Evaluating(click.Group):
-    """A command with others below it: what is none of their names is its own target."""
+    """A command with subcommands: an argument that names none of them is its target."""
 
     allow_interspersed_args = True
     allow_extra_args = False
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         found = super().get_params(ctx)
-        # Of the path of a command below, the target is no part.
+        # The target is not part of the path of a subcommand.
         return found if ctx.command is self else [each for each in found if not isinstance(each, click.Argument)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -338,7 +338,7 @@ def _serve(stack: ExitStack, target: str, workers: int, concurrency: int) -> Loc
 def _played(
     request: EvalRequest, served: EvalServer, here: LocalEvalServer | None, policy: Any
 ) -> tuple[EvalReport, int]:
-    """Plays what is asked for; where that was ended early, what is played by then, and the exit code that says so."""
+    """Plays the episodes. After an interruption, returns those that were played, with that exit code."""
     with ProgressBar() as progress, warnings.catch_warnings(record=True) as warned:
         looked = time.monotonic()
 

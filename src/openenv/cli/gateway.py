@@ -173,7 +173,7 @@ class GatewayRun:
     """A gateway in the foreground, with its servers if it has started them.
 
     Args:
-        topology: What was asked for.
+        topology: The requested topology.
         options: The command's.
     """
 
@@ -184,7 +184,7 @@ class GatewayRun:
         self._ended = asyncio.Event()
         self._interrupted = False
         self._reload = False
-        # Not what it is now: the file may have changed since the command read it.
+        # Not the current file: it may have changed since the command read it.
         self._read_at: tuple[int, int] | None = None
 
     async def until_it_ends(self) -> bool:

@@ -83,7 +83,7 @@ def warn_of_secrets(texts: Sequence[str], progress: ProgressBar) -> None:
 
 
 def _check(project: Project, progress: ProgressBar) -> None:
-    """The static checks: only what fails keeps from publishing."""
+    """The static checks: only a failed check prevents publishing."""
     progress.show("checking", 0, 0)
     try:
         report = examine(str(project.folder), Level.STATIC, begun=lambda name: progress.show("checking", 0, 0, name))
@@ -102,7 +102,7 @@ def _check(project: Project, progress: ProgressBar) -> None:
 
 
 def _rehearse(project: Project, request: SpaceRequest, stage: Stage, as_json: bool, progress: ProgressBar) -> None:
-    """Says what would be pushed; the Hub is not asked."""
+    """Lists the files of a push; the Hub is not asked."""
     for note in stage.notes:
         progress.say(note)
     names = [str(name) for name in names_of(project, request, "YOU")]
@@ -264,7 +264,7 @@ INTERFACE = "ENABLE_WEB_INTERFACE"
 
 
 def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> None:
-    """Builds the image of a project, or takes one, pushes it, and says what it is called now."""
+    """Builds the image of a project, or takes one, pushes it, and prints its name."""
     project = project_of(directory)
     name = remote_name(registry, project, given["tag"])
     image = given["image"] or local_name(project)
@@ -316,7 +316,7 @@ def _print_one(document: Mapping[str, Any], as_json: bool, words: str) -> None:
         click.echo(words)
 
 
-# What only one of the two goals knows, by the names of the parameters below.
+# Options that only one of the two goals has, by the names of the parameters below.
 _OF_THE_HUB = ["repo_id", "private", "create_pr", "exclude", "delete", "hardware", "count"]
 _OF_THE_HUB += ["env_vars", "secrets", "no_check"]
 _OF_A_REGISTRY = ["tag", "image", "build_args", "platform"]

@@ -35,7 +35,7 @@ class ListedEnvironment(NamedTuple):
     """An environment, and whether it can be used.
 
     Attributes:
-        entry: What it is.
+        entry: The catalog entry.
         description: In one line.
         problem: Why it cannot be imported, or its manifest cannot be read; None if all is well.
     """
@@ -46,7 +46,7 @@ class ListedEnvironment(NamedTuple):
 
     @classmethod
     def of(cls, entry: EnvironmentEntry, imports: _Imports) -> ListedEnvironment:
-        """Looks whether it can be imported, in a process of its own."""
+        """Checks in a separate process whether it can be imported."""
         try:
             manifest = entry.manifest
         except UsageError as error:
@@ -85,7 +85,7 @@ def list_(as_json: bool) -> None:
     """
     there = entries()
     found: list[ListedEnvironment] = []
-    # Left in the opposite order: the pool waits for threads, and those for processes.
+    # Exited in the opposite order: the pool waits for threads, and those for processes.
     with ProgressBar() as progress, ThreadPoolExecutor(AT_ONCE) as pool, _Imports() as imports:
         for listed in pool.map(lambda entry: ListedEnvironment.of(entry, imports), there):
             found.append(listed)

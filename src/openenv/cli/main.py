@@ -37,9 +37,9 @@ class LazyCommand(NamedTuple):
     """Where a command is.
 
     Attributes:
-        name: What is typed.
+        name: The name on the command line.
         place: `module:attribute`, as seen from this package.
-        summary: What the overview says of it: its `short_help`.
+        summary: Its line in the overview: its `short_help`.
         hidden: Whether it is left out of the overview.
     """
 
@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         names = [name for name in self._visible() if name.startswith(incomplete)]
         found = [CompletionItem(name, help=self._lazy[name].summary) for name in names]
-        # Of click's own what is no command: options.
+        # The rest of click's own completion: options.
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def _visible(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""`openenv providers`: lists what providers have started, and removes what has no living owner."""
+"""`openenv providers`: lists the servers that providers have started, and removes those without a living owner."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..providers.base import Leftover
 from ..providers.catalog import LeftoverScan
 from ..providers.owner import OwnerProcess
 
-# Rounds of removing: what watches over others may have started new ones meanwhile.
+# Rounds of removing: controllers may start replacements in the meantime.
 ROUNDS = 3
 
 

@@ -1,4 +1,4 @@
-"""`openenv serve --reload`: a server that starts anew when a file of what it serves changes."""
+"""`openenv serve --reload`: a server that restarts when a file of its environment changes."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Ready = Callable[[dict[str, Any]], None]
 
 @dataclass
 class Reloader:
-    """Runs a server in a process of its own, on a listener that stays open, so that the port stays the same.
+    """Runs a server in a separate process, on a listener that stays open, so that the port stays the same.
 
     Attributes:
-        listener: What the server listens on.
-        settings: Which are exported: the process reads them.
-        ready: Called with what the first server that is there serves, as `facts_of` has it.
+        listener: The listening socket of the server.
+        settings: Exported settings: the process reads them.
+        ready: Called with the facts of the first server that is ready, as `facts_of` returns them.
         say: Prints a line on stderr.
     """
 
@@ -88,7 +88,7 @@ class Reloader:
             signal.signal(signal.SIGTERM, before)
 
     def _until_changed(self, process: BaseProcess, pipe: Connection, seen: Snapshot) -> Snapshot:
-        """Waits until a file has changed, and reports meanwhile what the server does."""
+        """Waits until a file has changed, and reports state changes of the server meanwhile."""
         lives = True
         while True:
             if not lives:
@@ -142,7 +142,7 @@ def watched(target: str) -> list[Path]:
 def change(
     folders: Iterable[Path], seen: Snapshot, pause: Callable[[], None] = lambda: time.sleep(LOOK_S)
 ) -> Snapshot | None:
-    """Looks whether files have changed, and if so waits until none has changed again for a moment.
+    """Checks whether files have changed, and if so waits until they stop changing for a moment.
 
     Args:
         folders: Where they are.
@@ -185,7 +185,7 @@ class _Terminated(BaseException):
 
 
 def _serve(listener: socket.socket, settings: ServerSettings, pipe: Connection) -> None:
-    """What the process does."""
+    """The main function of the process."""
     from ..telemetry import logs
     from .serve import run_here, worker_app
 

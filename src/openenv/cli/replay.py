@@ -54,7 +54,7 @@ def say_transition(recorded: Transition, observation: Any, reward: float | None,
 
 
 def say_replayed(transition: ReplayedTransition) -> None:
-    """A transition as it was played, and what differs."""
+    """A transition as it was played, and its differences."""
     error = None if transition.error is None else f"{type(transition.error).__name__}: {transition.error.message}"
     played = transition.played
     observation, reward = (None, None) if played is None else (played.observation, played.reward)
@@ -70,20 +70,20 @@ def say_note(verdict: ReplayResult) -> None:
 
 
 def say_damage(damage: Damage) -> None:
-    """What could not be read; on stderr."""
+    """The episodes that could not be read, on stderr."""
     for sentence in damage.sentences():
         click.echo(f"{click.style('not read:', fg='yellow')} {tame(sentence)}", err=True)
 
 
 def say_result(summary: ReplaySummary, against: list[str], seconds: float, check: bool) -> None:
-    """What came of all."""
+    """The summary of all episodes."""
     if check and summary.compared:
         different = [verdict for verdict in summary.kept if verdict.divergence is not None]
         for verdict in different[:MOST_NOTED]:
             click.echo(tame(verdict.sentence()))
         if len(different) > MOST_NOTED:
             click.echo(f"... and {len(different) - MOST_NOTED:,} more (--json lists them)")
-        # What is true of several episodes is said once for all of them.
+        # A message that holds for several episodes is printed once for all of them.
         notes = Counter(verdict.note for verdict in summary.kept if verdict.note)
         for note, count in notes.most_common(MOST_NOTED):
             click.echo(f"{plural(count, 'episode')}: {tame(note)}")
@@ -125,7 +125,7 @@ def _cut(text: str) -> str:
 
 
 def target_of(environment: str) -> str:
-    """The target by which `openenv serve` serves an environment of that name.
+    """The `openenv serve` target of an environment with that name.
 
     The name comes from a record and is not trusted: it is compared with the environments that are installed and with
     the project in the current folder; nothing else is imported.
@@ -263,7 +263,7 @@ def replay(
 
 
 class _ReplayTargets:
-    """Where episodes are played: what was named, or what each record names.
+    """The servers that play the episodes: of the given target, or of the environment that each record names.
 
     Attributes:
         names: Of all places, as far as they were needed.
@@ -280,7 +280,7 @@ class _ReplayTargets:
         return sorted({target.name for target in self._targets.values()})
 
     def of(self, episode: Episode) -> ReplayTarget:
-        """The place of an episode. Raises OpenEnvError: There is none."""
+        """The server for an episode. Raises OpenEnvError if there is none."""
         named = self._target is not None or self._url is not None
         key = "" if named else episode.environment
         if key not in self._targets:
@@ -292,7 +292,7 @@ class _ReplayTargets:
         return self._targets[key]
 
     async def closed_after(self, work: Awaitable[None]) -> None:
-        """Ends what was begun in this process, when the work with it is done."""
+        """Ends the servers of this process after the work with them is done."""
         try:
             await work
         finally:

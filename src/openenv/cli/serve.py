@@ -31,7 +31,7 @@ KEY_BYTES = 24
 
 
 def with_keys(settings: ServerSettings) -> tuple[ServerSettings, str | None]:
-    """The settings with a decision about keys: those that are set, none on loopback, else one that is made here.
+    """The settings with a decision about keys: the given keys; else none on loopback, and a new key elsewhere.
 
     Returns:
         The settings, and the key if one was made.
@@ -77,7 +77,7 @@ def tls_options(settings: ServerSettings) -> dict[str, Any]:
 
 
 def check_tls(settings: ServerSettings) -> None:
-    """Reads what TLS needs, before a process is started that could not.
+    """Reads the files for TLS, so that errors appear before a process is started.
 
     Raises:
         UsageError: It is not complete, or cannot be read.
@@ -100,7 +100,7 @@ def check_tls(settings: ServerSettings) -> None:
 
 
 def facts_of(app: Any, target: str) -> dict[str, Any]:
-    """What an app is called, and if it is one of ours, its `limit` of sessions and its `mode`."""
+    """The name of an app, and for an app of ours its `limit` of sessions and its `mode`."""
     environment = getattr(getattr(app, "state", None), "openenv", None)
     if environment is None:
         return {"name": target}
@@ -115,12 +115,12 @@ def announce(
     made_key: str | None,
     reload: bool = False,
 ) -> None:
-    """Says in one line what there is now: address, UI, key, sessions, workers.
+    """Announces the server in one line: address, UI, key, sessions, workers.
 
     Args:
         settings: Of the server.
         listener: Where it listens.
-        serves: What it serves, as `facts_of` has it.
+        serves: The facts of the served app, as `facts_of` returns them.
         made_key: The key that was made for it, if one was.
         reload: Whether it starts anew when a file changes.
     """
@@ -129,7 +129,7 @@ def announce(
     limit = serves.get("limit")
     parts = [f"{click.style(serves['name'], bold=True)} on {address}"]
     if limit is not None and settings.web_interface and serves.get("mode", settings.mode) != "production":
-        # Every address of this machine is none that a browser can be sent to.
+        # A browser cannot open the address that stands for every address of this machine.
         reached = re.sub(r"//(0\.0\.0\.0|\[::\])", "//127.0.0.1", address)
         parts.append(f"UI {reached}/web")
     parts.append(key_words(settings, made_key))
@@ -155,7 +155,7 @@ def say(settings: ServerSettings, text: str) -> None:
 PROC = Path("/proc")
 # In the tables of /proc/net: a socket that listens.
 _LISTENS = "0A"
-# What of a command line is shown.
+# Characters of a command line that are shown.
 WIDTH = 100
 _SECRET = re.compile(r"((?:key|token|secret|password)\S*?[ =])\S+", re.IGNORECASE)
 
@@ -395,7 +395,7 @@ def run_here(
     """Serves an app in this process until a signal ends it.
 
     Args:
-        app: What is served.
+        app: The served app.
         settings: Of the server.
         listener: Where.
         ready: Called when the app has started.

@@ -1,4 +1,4 @@
-"""What commands have in common: types and values of options, what is printed, and how a signal ends them."""
+"""Shared by all commands: types and values of options, printed output, and the end by a signal."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def print_error(text: str) -> None:
 
 
 class NoAnswer(click.ClickException):
-    """What was asked for could not be answered, which is neither yes nor no: nothing to read, nothing to compare."""
+    """The command could not answer (neither yes nor no): there was nothing to read or to compare."""
 
     exit_code = 2
 
@@ -178,7 +178,7 @@ def ended_in_order() -> Iterator[None]:
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    # Who started this with nohup wants it to go on.
+    # A command under nohup must go on.
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
     before = {number: signal.signal(number, end) for number in numbers}
     try:
@@ -194,7 +194,7 @@ def message_on_interrupt(words: str) -> Iterator[None]:
     signal ends it otherwise (SystemExit).
 
     Args:
-        words: What the interruption has left, and what to do.
+        words: The state after the interruption, and the next step.
     """
     try:
         yield
@@ -209,21 +209,21 @@ def message_on_interrupt(words: str) -> Iterator[None]:
 
 
 def exit_now(code: int = INTERRUPTED) -> None:
-    """Ends the process at once where threads would keep it from ending; comes back where there are none."""
+    """Ends the process at once if threads would keep it from ending; returns if there are none."""
     if threading.active_count() > 1:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # the interpreter would wait for pools of threads, though they are daemons
 
 
-# Seconds between two lines about the same, where there is no bar.
+# Without a bar, seconds between two lines about the same step.
 LINE_S = 2.0
-# What of a note is shown.
+# Characters of a note that are shown.
 WIDTH = 80
 
 
 class ProgressBar:
-    """Says what is done. Leave it, and the bar is gone; what was said stays."""
+    """Shows progress. After the block, the bar is gone and the lines stay."""
 
     def __init__(self) -> None:
         self._bar = _bar()
@@ -256,10 +256,10 @@ class ProgressBar:
         """How far it is.
 
         Args:
-            label: What is done.
+            label: The current step.
             done: How much of it is.
             total: Of how much; 0: that is not known.
-            note: What else there is to say.
+            note: Further facts.
         """
         if self._bar is None:
             now = time.monotonic()
@@ -274,7 +274,7 @@ class ProgressBar:
 
 
 def _bar() -> Any:
-    """What rich draws; None: there is no terminal, or no rich."""
+    """The live display of rich; None without a terminal or without rich."""
     if not sys.stderr.isatty():
         return None
     try:

@@ -17,7 +17,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 class Timing(NamedTuple):
-    """What a phase did in an interval. None: nothing ended in it.
+    """The figures of a phase in an interval. None: no call ended in it.
 
     Attributes:
         per_second: How often it ended.
@@ -83,7 +83,7 @@ class Scrape:
         return sorted((float(labels["le"]), value) for labels, value in facts if labels["phase"] == phase)
 
     def seconds(self, phase: str) -> float:
-        """What a phase took together."""
+        """The total time of a phase."""
         return self.by("phase_seconds_sum", "phase").get(phase, 0.0)
 
     def _all(self, name: str) -> list[tuple[tuple[str, Labels], float]]:
@@ -91,7 +91,7 @@ class Scrape:
 
 
 class Interval:
-    """What happened from one scrape to the next.
+    """The changes from one scrape to the next.
 
     Args:
         before, now: Of the same server; if it was started anew in between, all that it counts has happened since.
@@ -109,7 +109,7 @@ class Interval:
         return {key: value - earlier if value >= earlier else value for key, earlier, value in pairs}
 
     def timing(self, phase: str) -> Timing:
-        """What a phase did in it."""
+        """The figures of a phase in the interval."""
         before, buckets = dict(self._before.buckets(phase)), self.now.buckets(phase)
         sums = [value - before.get(bound, 0.0) for bound, value in buckets]
         seconds = self.now.seconds(phase) - self._before.seconds(phase)
@@ -125,7 +125,7 @@ class Interval:
 
 
 TIMEOUT_S = 5.0
-# Where there is no terminal to be filled.
+# Lines for output that is not a terminal.
 LINES_ONCE = 48
 
 
@@ -200,7 +200,7 @@ class _MetricsSource:
         self._lists = True
 
     def look(self) -> tuple[Scrape, Sequence[Mapping[str, Any]] | None]:
-        """Asks it for its metrics, and for its sessions: None where there is no list of them for us.
+        """Asks the server for its metrics and its sessions; None instead of sessions that this key may not list.
 
         Raises:
             ConnectionLost: It does not answer; it may do so later.

@@ -1,4 +1,4 @@
-"""`openenv validate`: what is wrong with an environment, or with a server that runs."""
+"""`openenv validate`: find the errors of an environment, or of a running server."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _WIDEST = 140
     show_default=True,
     help="Episodes that are played to see whether memory grows, at level load.",
 )
-# Options of the released package's command that mean nothing here: scripts that have them go on working.
+# Options of the released package's command, accepted without effect so that existing scripts work.
 @click.option("--policy", hidden=True, expose_value=False)
 @click.option("--local", is_flag=True, hidden=True, expose_value=False)
 @click.option("--skip-build", is_flag=True, hidden=True, expose_value=False)
@@ -144,7 +144,7 @@ def validate(
 
 
 def _begin(check: str) -> None:
-    """Says on a terminal which check is being made; its finding takes the place of that."""
+    """Shows the running check on a terminal; its finding replaces that line."""
     if sys.stderr.isatty():
         click.echo(f"\r\033[K{click.style('....', fg='cyan')}  {check}", nl=False, err=True)
 

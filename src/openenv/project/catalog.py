@@ -47,7 +47,7 @@ def package_of(distribution: Distribution) -> str | None:
 
 
 def folder_of(package: str) -> Path | None:
-    """Where a package is; None if it cannot be found, or is none."""
+    """The folder of a package; None if it cannot be found, or is not a package."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -99,7 +99,7 @@ def _project(distribution: Distribution) -> Path | None:
     return folder if origin.scheme == "file" and folder.is_dir() else None
 
 
-# This package itself, and what it was called once.
+# This package itself, and its former name.
 _OURS = {"openenv", "core"}
 
 
@@ -110,7 +110,7 @@ class EnvironmentEntry(NamedTuple):
         key: Its shortest name.
         package: Import name.
         folder: Where that is.
-        distribution: Name of what was installed; None for one that comes with this package.
+        distribution: Name of the installed distribution; None for an environment of this package.
         version: Of that.
         summary: In one line, if it says one.
         manifest_path: Its `openenv.yaml`, if it has one.
@@ -128,12 +128,12 @@ class EnvironmentEntry(NamedTuple):
 
     @property
     def manifest(self) -> Manifest | None:
-        """What it says of itself. Raises `UsageError` where that is not valid."""
+        """Its manifest. Raises `UsageError` if the manifest is not valid."""
         return None if self.manifest_path is None else Manifest.read(self.manifest_path)
 
     @property
     def names(self) -> set[str]:
-        """What it is known by, in canonical form."""
+        """Its names, in canonical form."""
         found = {self.key, canonical(self.package.rpartition(".")[2])}
         try:
             manifest = self.manifest
@@ -220,5 +220,5 @@ def _installed() -> list[EnvironmentEntry]:
 
 
 def _field(distribution: Distribution, name: str) -> str:
-    """A line of its metadata; the empty text where that has none."""
+    """A field of its metadata; the empty text if there is none."""
     return str((distribution.metadata.get_all(name) or [""])[0])

@@ -22,7 +22,7 @@ _LINK = re.compile(r"--link(=\S+)? ?")
 _HEREDOC = re.compile(r"(?<=\s)<<-?(['\"]?)[A-Za-z_]\w*\1")
 # A pattern, a variable, or something elsewhere.
 _NO_NAME = re.compile(r"[*?\[$<]|://")
-# What a Dockerfile without BuildKit cannot have, by its word.
+# Features that a Dockerfile without BuildKit cannot have, by keyword.
 _NEEDS_BUILDKIT = {
     "RUN": re.compile(r"--(mount|network|security)=\S+"),
     "COPY": re.compile(r"--(chmod|parents|exclude)\b\S*"),
@@ -35,7 +35,7 @@ class Instruction:
     """One instruction.
 
     Attributes:
-        word: What it is, in capitals: FROM, RUN, ...
+        word: The keyword in capitals: FROM, RUN, ...
         text: All of it, in one line.
         first: The number of its first line.
         last: That of its last one.
@@ -53,7 +53,7 @@ class Instruction:
 
     @property
     def sources(self) -> list[str]:
-        """What a COPY or ADD takes from the context."""
+        """The sources of a COPY or ADD in the context."""
         if self.word not in {"COPY", "ADD"} or "--from=" in self.text:
             return []
         return [word.strip('[]",') for word in self.rest.split() if not word.startswith("--")][:-1]
@@ -65,8 +65,8 @@ class BuildStage:
 
     Attributes:
         name: Its name in small letters, or its number.
-        image: What it begins with, as it is written there: `${BASE_IMAGE}`, an image, or another stage.
-        instructions: Those of the stage that it begins with, and then its own.
+        image: Its base, as written there: `${BASE_IMAGE}`, an image, or another stage.
+        instructions: The instructions of its base stage, and then its own.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Dockerfile:
     """A Dockerfile.
 
     Attributes:
-        name: What errors call it.
+        name: Its name in errors.
         lines: Its lines, without their ends.
     """
 
@@ -138,12 +138,12 @@ class Dockerfile:
         return found
 
     def sources(self) -> list[str]:
-        """What it copies from its context, as far as that stands there by its name."""
+        """The paths that it copies from its context, if they are literal."""
         return [word for each in self.instructions() for word in each.sources if not _NO_NAME.search(word)]
 
     @property
     def base(self) -> str:
-        """What its last stage is built on in the end, as it is written there: `${BASE_IMAGE}`, or an image."""
+        """The base of its last stage, through all stages, as written there: `${BASE_IMAGE}`, or an image."""
         stages = {stage.name: stage.image for stage in self.stages()}
         image = list(stages.values())[-1]
         while image.lower() in stages and stages[image.lower()] != image:
@@ -170,7 +170,7 @@ class Dockerfile:
         return stages
 
     def ports(self) -> dict[str, tuple[int, int]]:
-        """Ports that the last stage names: by what names them, the port and the line."""
+        """Ports of the last stage: by instruction, the port and the line."""
         found: dict[str, tuple[int, int]] = {}
         for stage in self.stages()[-1:]:
             for each in stage.instructions:
@@ -205,7 +205,7 @@ class Dockerfile:
         return type(self)(self.name, (*self.lines, f"ENV {name}={value}"))
 
     def for_any_engine(self) -> Self:
-        """The same for engines without BuildKit: without what only makes builds quicker.
+        """The same for engines without BuildKit: without features that only make builds faster.
 
         Raises:
             UsageError: It needs BuildKit for something else; the message says in which line.

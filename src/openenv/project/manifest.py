@@ -1,4 +1,4 @@
-"""What a project says about itself: its folder, openenv.yaml, and the front matter of its README."""
+"""The manifest of a project: its folder, openenv.yaml, and the front matter of its README."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class YamlText:
     """The contents of a file.
 
     Attributes:
-        value: What it says, as plain data.
+        value: Its content as plain data.
     """
 
     def __init__(self, value: Any, root: yaml.Node | None):
@@ -107,7 +107,7 @@ def _inner(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
 
 
 def _yaml_error(error: yaml.YAMLError, text: str) -> str:
-    """What is wrong with it, and where, in one line."""
+    """The error and its position, in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         words = error.problem or error.context or "it cannot be read"
         tab = "; indent with spaces, not with tabs" if "'\\t'" in words else ""
@@ -126,11 +126,11 @@ _BLOCK = re.compile(r"\A\ufeff?---[ \t]*\r?\n(?P<yaml>.*?)(?:(?<=\n)|\A)---[ \t]
 
 @dataclass(frozen=True, slots=True)
 class FrontMatter:
-    """A README, and what stands between the two lines `---` at its beginning.
+    """A README and its front matter, between the two lines `---` at its beginning.
 
     Attributes:
         text: The whole README.
-        values: What its front matter says; empty without one.
+        values: The values of its front matter; empty without one.
         block: Where its front matter stands; None without one.
     """
 
@@ -144,7 +144,7 @@ class FrontMatter:
 
         Args:
             text: Its contents.
-            name: What errors call it.
+            name: Its name in errors.
 
         Raises:
             UsageError: Its front matter is no YAML, or no keys with values; with line and column if they are known.
@@ -171,7 +171,7 @@ class FrontMatter:
         return cls(text, {str(key): value for key, value in (values or {}).items()}, block)
 
     def completed(self, values: Mapping[str, Any]) -> str:
-        """The README with keys that it does not have yet; what it says itself stays as it is written."""
+        """The README with the missing keys added; its own text stays unchanged."""
         missing = {key: value for key, value in values.items() if self.values.get(key) is None}
         if not missing:
             return self.text
@@ -225,11 +225,11 @@ class Manifest(BaseModel):
         path: The file.
         spec_version: Of this format.
         name: Of the environment; that of the folder, if the file has none.
-        app: What to serve, as module:attribute.
+        app: The app to serve, as module:attribute.
         client, action, observation, environment: Classes, as module:attribute or by their names alone. None: a user
             of one looks for it.
         execution: Where the environment runs, as its class may declare it.
-        limits: Numbers by the names of server settings, for those who deploy it.
+        limits: Numbers by the names of server settings, for deployments.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -286,12 +286,12 @@ class Manifest(BaseModel):
 
 
 class Remark(NamedTuple):
-    """What is valid in a manifest, and most likely not meant.
+    """A valid entry of a manifest that is most likely a mistake.
 
     Attributes:
         place: Where it stands.
-        saw: What was seen.
-        fix: What to do about it.
+        saw: The observation.
+        fix: How to fix it.
     """
 
     place: YamlPosition
@@ -300,7 +300,7 @@ class Remark(NamedTuple):
 
 
 def remarks(place: Path) -> list[Remark]:
-    """What in a manifest, or in that of a folder, looks like a mistake, in the order of its lines.
+    """The likely mistakes in a manifest, or in that of a folder, in the order of its lines.
 
     Raises:
         UsageError: It cannot be read.
@@ -334,7 +334,7 @@ def _path(place: Path) -> Path:
 def _unknown(
     keys: Iterable[tuple[str, YamlPosition]], known: list[str], words: str, every: bool = False
 ) -> Iterator[Remark]:
-    """Keys without an effect: every one, or those alone that are like a known one."""
+    """Keys without an effect: all, or only those that resemble a known key."""
     for key, place in keys:
         close = difflib.get_close_matches(key.lower().replace("-", "_"), known, 1, _LIKE)
         if key not in known and (close or every):
@@ -351,7 +351,7 @@ class Project:
 
     Attributes:
         folder: Where it lies, as an absolute path.
-        manifest: What its `openenv.yaml` says.
+        manifest: The content of its `openenv.yaml`.
     """
 
     folder: Path
@@ -386,16 +386,16 @@ class Project:
 
     @property
     def package(self) -> str | None:
-        """The name its folder is imported by; None for a folder that is no package."""
+        """The import name of its folder; None for a folder that is not a package."""
         return self.folder.name if (self.folder / "__init__.py").is_file() else None
 
     @property
     def dockerfile(self) -> Path | None:
-        """What its image is built by."""
+        """The Dockerfile of its image."""
         return next((self.folder / name for name in _DOCKERFILES if (self.folder / name).is_file()), None)
 
     @property
     def readme(self) -> Path | None:
-        """What it tells people, and the Hub."""
+        """Its README, for people and for the Hub."""
         path = self.folder / "README.md"
         return path if path.is_file() else None

@@ -51,7 +51,7 @@ class ProjectName:
         Args:
             name: As a user typed it.
             taken: Further names that mean something else already.
-            place: The folder that the project will be in; what is found there is not in its way.
+            place: The folder that will contain the project; modules found there do not conflict with the name.
 
         Raises:
             UsageError: It is not fit; the message says why, and one that is.
@@ -63,7 +63,7 @@ class ProjectName:
 
     @property
     def prefix(self) -> str:
-        """What its classes begin with: `WordHunt`, to which `Env`, `Action` and so on are added."""
+        """The prefix of its classes: `WordHunt`, to which `Env`, `Action` and so on are added."""
         short = self.package.removesuffix("_env") or self.package
         short = short.removesuffix("Env") or short
         return "".join(part[:1].upper() + part[1:] for part in short.split("_"))
@@ -76,7 +76,7 @@ class ProjectName:
 
 
 def _faults(name: str, taken: frozenset[str], place: Path | None) -> Iterator[str]:
-    """What is wrong with a name."""
+    """The errors in a name."""
     if not _NAME.fullmatch(name):
         yield "it must be letters, digits and single underscores between them, and begin with a letter"
         return
@@ -132,7 +132,7 @@ def _other(name: str, taken: frozenset[str]) -> str:
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _COMMON = "common"
-# What templates say in place of a name. In `MyEnv` and `MyAction` it is the beginning.
+# The placeholders for a name in templates. In `MyEnv` and `MyAction` it is the prefix.
 _PLACEHOLDER = re.compile(r"my_env|My env|\bMy(?=[A-Z])")
 # Beside the files of a template, where it was imported, or looked at by a tool.
 _NOT_OURS = re.compile(r"__pycache__|\.\w+_cache|.*\.egg-info")
@@ -153,7 +153,7 @@ class Template(StrEnum):
 
     @property
     def summary(self) -> str:
-        """What it is, in a few words."""
+        """A short description."""
         return _SUMMARIES[self]
 
     @property
@@ -178,7 +178,7 @@ class Scaffold:
 
     Attributes:
         name: Of the project.
-        template: What it is made from.
+        template: Its template.
         folder: Where it will be, as an absolute path.
     """
 
@@ -188,11 +188,11 @@ class Scaffold:
 
     @classmethod
     def of(cls, name: str, template: Template = Template.BASIC, output_dir: Path = Path()) -> Scaffold:
-        """Checks what is asked for, and makes nothing yet.
+        """Checks the arguments, and writes nothing yet.
 
         Args:
             name: Of the project, its package and its folder.
-            template: What to make it from.
+            template: Its template.
             output_dir: The folder in which its own will be; made if it is not there.
 
         Raises:
@@ -213,7 +213,7 @@ class Scaffold:
         return dict(sorted(found.items()))
 
     def make(self) -> list[str]:
-        """Writes the project: the whole of it, or nothing if that fails or is interrupted.
+        """Writes the whole project, or nothing if that fails or is interrupted.
 
         Returns:
             The paths of its files, inside of its folder.
@@ -253,7 +253,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _check_free(folder: Path) -> None:
-    """Raises `UsageError` if something is there; an empty folder is nothing."""
+    """Raises `UsageError` if the path exists and is not an empty folder."""
     try:
         free = not folder.is_symlink() and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir())))
     except OSError as error:

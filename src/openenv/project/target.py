@@ -21,7 +21,7 @@ def import_module(name: str, what: str) -> ModuleType:
 
     Args:
         name: The module.
-        what: For whom, at the beginning of the message: a file, a target, a package.
+        what: The source of the name, for the beginning of the message: a file, a target, a package.
 
     Raises:
         UsageError: There is no such module.
@@ -43,7 +43,7 @@ def import_module(name: str, what: str) -> ModuleType:
 
 
 def is_there(name: str) -> bool:
-    """Whether there is a module of a name, here or among what is installed; nothing is imported to find out."""
+    """Whether a module of that name exists, here or installed; it is not imported."""
     top, *inner = name.split(".")
     here = [str(Path.cwd())]
     try:
@@ -86,9 +86,9 @@ def search(folder: Path) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What failed, where, and what to do."""
+    """The failure, its place, and a hint."""
     first = error.__context__
-    # `except ImportError: from models import ...` hides what was wrong with `from .models import ...`.
+    # `except ImportError: from models import ...` hides the error of `from .models import ...`.
     # An error about a relative import only says that the module has another name than in its package.
     both = isinstance(error, ImportError) and isinstance(first, ImportError)
     if first is not None and both and "relative import" not in str(first):
@@ -122,7 +122,7 @@ def load(target: str) -> Any:
             `gymnasium:ENV_ID?key=value`, `pettingzoo:MODULE?key=value`, or the name of a bundled environment.
 
     Raises:
-        UsageError: There is no such thing; the message says what was looked for and where.
+        UsageError: The target does not exist; the message names it and the searched places.
         NotAProject: It is a folder without `openenv.yaml`.
         ImportFailed: Its module cannot be imported; the message says why, and in which file.
         MissingExtra: The target needs a package that is not installed.

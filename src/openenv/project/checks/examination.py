@@ -53,7 +53,7 @@ class OutputTail:
         self._kept = b""
 
     def hear(self) -> bool:
-        """Reads what is there; whether there was anything."""
+        """Reads available output; returns whether there was any."""
         try:
             read = os.read(self.reading, READ_BYTES)
         except BlockingIOError:
@@ -62,7 +62,7 @@ class OutputTail:
         return bool(read)
 
     def last(self) -> str:
-        """The last line, with what is still to be read."""
+        """The last line, after reading the rest."""
         until = time.monotonic() + DRAIN_S
         while self.hear() and time.monotonic() < until:
             pass
@@ -73,7 +73,7 @@ _PLAYING_CHECKS = tuple(
     replace(check, needs=("static.import",)) if not check.needs else check for check in (*RUNTIME, *LOAD_CHECKS)
 )
 CODE_CHECKS: tuple[Check, ...] = (*IMPORT_CHECKS, *_PLAYING_CHECKS)
-"""What runs the environment's code."""
+"""The process that runs the environment's code."""
 
 _ORDER = (Level.STATIC, Level.RUNTIME, Level.LOAD)
 
@@ -96,9 +96,9 @@ def checks_up_to(level: Level) -> list[Check]:
 SESSIONS = 64
 EPISODES = 1000
 CALL_S = 10.0
-# What importing may take: some libraries take long.
+# Seconds for imports: some libraries take long.
 IMPORT_CALLS = 4
-# Beyond the time of one call, in which the process says nothing.
+# Seconds beyond the time of one call; during a call the process sends nothing.
 PATIENCE_S = 3.0
 GLANCE_S = 0.25
 
@@ -178,7 +178,7 @@ class Examination:
     """Has the checks that run code asked in other processes: in a new one, after one that ended or hung.
 
     Attributes:
-        subject: What is under examination there.
+        subject: The environment to check there.
         begun, heard: As for `examine`.
     """
 
@@ -262,14 +262,14 @@ class Examination:
             os.close(words.reading)
 
     def _listen(self, process: subprocess.Popen[bytes], report: int, words: OutputTail) -> str | None:
-        """Hears the process to its end; why it was not waited for longer, if it says nothing."""
+        """Reads the messages of the process until its end. Returns why the wait ended, if it sends none."""
         unread = b""
         limit = time.monotonic() + self._silence_s()
         with selectors.DefaultSelector() as selector:
             selector.register(report, selectors.EVENT_READ)
             selector.register(words.reading, selectors.EVENT_READ)
             while time.monotonic() < limit:
-                ended = process.poll() is not None  # looked at first: what it has said is there to be read then
+                ended = process.poll() is not None  # checked first: after its end, all its output can be read
                 ready = {key.fd for key, _ in selector.select(0 if ended else GLANCE_S)}
                 if words.reading in ready and not words.hear():
                     selector.unregister(words.reading)
@@ -280,11 +280,11 @@ class Examination:
                         self._receive(json.loads(line))
                     if lines:
                         limit = time.monotonic() + self._silence_s()
-                    if not read:  # which says nothing of the process: it may have closed what it does not know
+                    if not read:  # the process may run on: its code may have closed this pipe
                         selector.unregister(report)
                         with contextlib.suppress(subprocess.TimeoutExpired):
                             process.wait(GLANCE_S)
-                elif ended:  # what it has forked may hold the other ends of the pipes
+                elif ended:  # its forked children may hold the other ends of the pipes
                     return None
         said = f"no sign of life for {self._silence_s():g} s"
         return f"{said}: a call does not return (--timeout is {self.subject.call_s:g})"
@@ -318,13 +318,13 @@ BEAT_S = 0.25
 
 
 def answer_checks() -> None:
-    """What the child process does: it runs the checks that its argument names."""
+    """The main function of the child process: runs the checks that its argument names."""
     order = json.loads(sys.argv[1])
     # The last words of the environment are its own, and not the server's log of errors that checks provoke.
     logger = logging.getLogger("openenv")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
-    os.set_inheritable(order["report"], False)  # what the environment starts is no part of this
+    os.set_inheritable(order["report"], False)  # processes of the environment must not inherit it
 
     def say(**line: Any) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Run checks and record what each of them found."""
+"""Run checks and record their findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...testing.check import Check, CheckFailure, CheckSkip, CheckWarning
 
 
 class Level(StrEnum):
-    """How far checks go; each level includes those before it. `URL` is for servers of any implementation."""
+    """The levels of checks; each level includes those before it. `URL` is for servers of any implementation."""
 
     STATIC = "static"
     RUNTIME = "runtime"
@@ -25,7 +25,7 @@ class Level(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What came of a check. Only `FAIL` fails the whole; what was skipped says why in `saw`."""
+    """The outcome of a check. Only `FAIL` fails the whole; a skipped check has the reason in `saw`."""
 
     PASS = "pass"  # noqa: S105 - the name of an outcome
     WARNING = "warning"
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
 
 
 class Finding(BaseModel):
-    """What one check saw.
+    """The finding of one check.
 
     Attributes:
         check: The id of the check, in the form `level.what-is-checked`, as in `runtime.seed`. An id never changes its
@@ -57,12 +57,12 @@ class Finding(BaseModel):
 
 
 class ValidationReport(BaseModel):
-    """What `openenv validate` prints, and writes with `--json`.
+    """The report that `openenv validate` prints, and writes with `--json`.
 
     Attributes:
-        target: What was looked at: a folder or an address.
+        target: The checked target: a folder or an address.
         findings: In the order in which the checks ran.
-        passed: Whether none of them failed.
+        passed: Whether no check failed.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -80,11 +80,11 @@ _FINE = (Outcome.PASS, Outcome.WARNING)
 
 
 class InternalFault(Exception):
-    """A check failed by itself: an error of this package, and not of what was checked.
+    """A check failed by itself: an error of this package, and not of the checked environment.
 
     Args:
         check: The id of the check.
-        reason: What it raised.
+        reason: Its exception.
     """
 
     def __init__(self, check: str, reason: str):

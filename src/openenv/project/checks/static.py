@@ -1,4 +1,4 @@
-"""Static checks: of a project's files, and of what its modules define when they are imported."""
+"""Static checks: of a project's files, and of the names that its modules define."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def _dockerfile_of(project: Project) -> Dockerfile:
 
 @dataclass
 class EnvironmentUnderTest:
-    """What is under examination, in the process that runs its code.
+    """The checked environment, in the process that runs its code.
 
     Attributes:
         target: As for `openenv serve`.
@@ -241,7 +241,7 @@ class EnvironmentUnderTest:
 
     @property
     def server(self) -> Any:
-        """What serves it. Raises CheckSkip."""
+        """Its server. Raises CheckSkip."""
         return self.harness.server
 
 
@@ -343,6 +343,6 @@ FILE_CHECKS = (
     static_port,
     static_readme,
 )
-"""What looks at files alone."""
+"""The checks that only read files."""
 IMPORT_CHECKS = (static_import, static_models, static_client)
-"""What imports the modules of an environment, and calls nothing in it."""
+"""The checks that import the modules of an environment, and call none of its functions."""

@@ -13,7 +13,7 @@ from .url_schema import action_of, check_schema, check_value
 from .url_server import ProbeConnection, ProbeConnectionClosed, ServerAnswer, ServerUnderTest, excerpt
 
 _GIVE_KEY = "give a key of scope control by --api-key (OPENENV_API_KEY)"
-# Statuses of what is not there, and of what is there for others.
+# Statuses of missing routes, and of routes that need another key.
 _ABSENT, _BARRED = {404, 405}, {401, 403}
 _LIST_TOOLS = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 _CODES: dict[int, Any] = {
@@ -134,7 +134,7 @@ def url_mcp_errors(site: ServerUnderTest) -> str:
 
 @Check.of("url.mode", "Is all of reset, step and state served, or nothing of it?", "url.key")
 def url_mode(site: ServerUnderTest) -> str:
-    """Whether all that controls an environment is served, or nothing of it, and whether the list of routes agrees."""
+    """Whether all or none of the routes that control an environment are served, and the list of routes agrees."""
     answers = {
         "/reset": site.post("/reset", {}),
         "/step": site.post("/step", {}),
@@ -169,7 +169,7 @@ def url_mode(site: ServerUnderTest) -> str:
 
 
 def check_payload(payload: dict[str, Any], what: str, text: object) -> None:
-    """Raises `CheckFailure` unless it is what a reset or step gives: observation, reward, done."""
+    """Raises `CheckFailure` unless it is the answer to a reset or step: observation, reward, done."""
     reward = payload.get("reward")
     if not isinstance(payload.get("observation"), dict):
         raise CheckFailure(f"{what} has no observation: {excerpt(text)}", "answer {observation: {...}, reward, done}")
@@ -215,7 +215,7 @@ RETRY_S = 0.2
 _RESET = {"type": "reset", "data": {}}
 _STATE = {"type": "state"}
 _ODD = ("3", "[]", '{"type": "reset", "data": [1]}')
-# What is sent at once, and what answers it.
+# Messages that are sent at once, and their answers.
 _AT_ONCE: tuple[tuple[dict[str, Any] | str, str], ...] = (
     (_STATE, "state"),
     (_RESET, "observation"),
@@ -287,7 +287,7 @@ def url_step(site: ServerUnderTest) -> str:
 
 @Check.of("url.truth", "Are observations and state of the schemas of /schema?", "url.reset")
 def url_truth(site: ServerUnderTest) -> str:
-    """Whether what was said is of the schemas of `/schema`."""
+    """Whether the messages fit the schemas of `/schema`."""
     schemas = site.schemas
     if not schemas:
         raise CheckSkip("there are no valid schemas")
@@ -382,7 +382,7 @@ def _talk(site: ServerUnderTest) -> ProbeConnection:
 
 
 def _begun(site: ServerUnderTest) -> tuple[ProbeConnection, dict[str, Any]]:
-    """A new session, and what its reset gave. A server that is full is asked again for a while."""
+    """A new session, and the answer to its reset. A full server is asked again for a while."""
     limit = time.monotonic() + site.seconds()
     while True:
         talk = ProbeConnection.begin(site)
@@ -460,7 +460,7 @@ def check_url(
 
     Args:
         url: Its address: `http(s)://`, `ws(s)://`, or a bare `host:port`.
-        timeout_s: What one call may take; all of them together take at most twelve times as long.
+        timeout_s: Seconds for one call; all calls together take at most twelve times as long.
         api_key: Shown with each call. One of scope control, or not all can be checked.
         heard: Gets each finding when it is there.
 

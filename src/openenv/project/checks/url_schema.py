@@ -72,7 +72,7 @@ def check_value(name: str, value: Any, schema: Any, seconds: float) -> None:
 
 
 def action_of(schema: Any, seconds: float) -> Any:
-    """An action made up; raises `CheckSkip` if none can be."""
+    """An invented action; raises `CheckSkip` if the schema allows none."""
     if any(
         isinstance(part.get(name), (int, float)) and part[name] > LONG for part in _parts(schema) for name in _LENGTHS
     ):
@@ -87,7 +87,7 @@ def action_of(schema: Any, seconds: float) -> Any:
 
 
 def _within(seconds: float, look: Callable[[], T], name: str) -> T:
-    """What a look gives; gives up when it takes too long: schemas can be written that double with each line."""
+    """The result of a check of a schema; gives up after a time: the work for a schema can double with each line."""
     made: list[T] = []
     raised: list[Exception] = []
 

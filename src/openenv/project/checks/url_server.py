@@ -22,14 +22,14 @@ from ...testing.check import CheckFailure, CheckSkip
 T = TypeVar("T")
 # Of an answer, and of a frame. Observations may be images.
 MAX_BYTES = 100 * 1024 * 1024
-# All checks of one server may take so many times what one call may.
+# All checks of one server together may take so many times the limit of one call.
 ALL_CALLS = 12
-# Of what servers say, in messages.
+# Characters of a server's answer in messages.
 CLIP = 200
 
 
 class ServerAnswer(NamedTuple):
-    """What came back for a request.
+    """The answer to a request.
 
     Attributes:
         asked: The request, in words.
@@ -46,11 +46,11 @@ class ServerAnswer(NamedTuple):
     seconds: float
 
     def json(self) -> Any:
-        """The body; raises `CheckFailure` if that is no JSON."""
+        """The body; raises `CheckFailure` if it is not JSON."""
         return strict_json(self.body, f"the answer to {self.asked} (status {self.status})")
 
     def fault(self, expected: str) -> CheckFailure:
-        """That the status is none of those which were expected."""
+        """The failure for an unexpected status."""
         where = f" (to {excerpt(self.location)})" if self.location else ""
         return CheckFailure(
             f"{self.asked} answers with status {self.status}{where}: {excerpt(self.body)}",
@@ -59,24 +59,24 @@ class ServerAnswer(NamedTuple):
 
 
 class ServerUnderTest:
-    """A server, and what was learned of it so far.
+    """A server, and the facts about it so far.
 
     Args:
         url: In any form that clients take.
-        timeout_s: What one call may take.
+        timeout_s: Seconds for one call.
         api_key: Shown with each.
 
     Attributes:
         base: Address of its routes.
         endpoint: Address of its environment.
         place: Its address for people: without a name and password.
-        health: What `/health` answered.
-        metadata: What `/metadata` answered.
-        paths: Those of its OpenAPI document.
+        health: The answer of `/health`.
+        metadata: The answer of `/metadata`.
+        paths: The paths of its OpenAPI document.
         schemas: JSON Schemas by `action`, `observation`, `state`, and perhaps `reset_observation`; only valid ones.
         production: Whether it lets clients call tools only.
         talk: The conversation that goes on.
-        values: What was said in it: what that is, its value, and the name of its schema.
+        values: The values in its messages: the name of each, the value, and the name of its schema.
 
     Raises:
         UsageError: The address or the key is none.
@@ -103,7 +103,7 @@ class ServerUnderTest:
         except ModuleNotFoundError:
             raise MissingExtra("httpx", "core") from None
         self._httpx = httpx
-        # Each request on a connection of its own: what one did to it is not held against the next.
+        # Each request has a new connection, so that no request is affected by an earlier one.
         self._client = self._httpx.AsyncClient(
             timeout=None,  # each call has one for all of it
             trust_env=not self.is_nearby,
@@ -131,7 +131,7 @@ class ServerUnderTest:
         return self._runner.run(call)
 
     def seconds(self) -> float:
-        """What the next call may take; raises `CheckSkip` when all time is used up."""
+        """Seconds for the next call; raises `CheckSkip` when all time is used up."""
         left = self._ends - time.monotonic()
         if left <= 0:
             raise CheckSkip(f"the server used up {ALL_CALLS * self.timeout_s:g} s: give it longer with --timeout")
@@ -145,7 +145,7 @@ class ServerUnderTest:
         )
 
     def get(self, path: str) -> ServerAnswer:
-        """What `GET` of a path answers; raises `CheckFailure` if nothing does, or no HTTP."""
+        """The answer to `GET` of a path; raises `CheckFailure` if there is none, or it is not HTTP."""
         return self.run(self._ask("GET", path, None))
 
     def post(self, path: str, body: Any) -> ServerAnswer:
@@ -182,7 +182,7 @@ class ServerUnderTest:
 
 
 def strict_json(text: bytes | str, what: str) -> Any:
-    """JSON, as strictly as it is written; raises `CheckFailure` if it is none."""
+    """The value of strict JSON; raises `CheckFailure` if the text is not JSON."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is no JSON")
@@ -196,7 +196,7 @@ def strict_json(text: bytes | str, what: str) -> Any:
 
 
 def excerpt(value: object) -> str:
-    """What a server said, for a message: not too much of it, and nothing that a terminal would obey."""
+    """A short quote of a server's answer for a message, without control characters for a terminal."""
     text = value[: 4 * CLIP].decode(errors="replace") if isinstance(value, bytes) else str(value)
     text = " ".join(text.split())
     shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text[:CLIP])
@@ -204,7 +204,7 @@ def excerpt(value: object) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What the system said, which libraries hide behind words of their own."""
+    """The message of the operating system, which libraries hide behind their own."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, OSError) and inner.errno is not None and inner.strerror:
@@ -298,7 +298,7 @@ class ProbeConnection:
         """The next frame: an object with `type` and `data`.
 
         Args:
-            after: What it answers, for messages.
+            after: The request that it answers, for messages.
 
         Raises:
             CheckFailure: It is none, or none comes.

@@ -18,7 +18,7 @@ from ...settings import ClientSettings, is_loopback_for_secrets
 
 NO_TOKEN = "there is no token for the Hub: `hf auth login`, or set HF_TOKEN"  # noqa: S105 - words
 SHORTEST = 8
-"""Characters of a secret that is looked for in what others can read: shorter ones are in many a word."""
+"""Least characters of a secret that is redacted from public text: shorter ones are part of ordinary words."""
 _MOST = 400
 _PERIOD = re.compile(r"\bt=(\d+)")
 
@@ -46,7 +46,7 @@ _BY_STATUS: dict[int, tuple[type[errors.OpenEnvError], str]] = {
     ),
 }
 # The same by names of classes, and the status: which HTTP library is under huggingface_hub changes with its versions.
-# 401 is the Hub's answer for what is not there, too, which huggingface_hub knows how to tell.
+# The Hub also answers 401 for missing repositories; huggingface_hub distinguishes the two.
 _BY_KIND: tuple[tuple[frozenset[str], type[errors.OpenEnvError], str, int | None], ...] = (
     (frozenset({"LocalTokenNotFoundError"}), errors.Unauthorized, NO_TOKEN, None),
     (
@@ -89,10 +89,10 @@ def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[st
     """The error that stands for one of huggingface_hub, or of the HTTP library under it.
 
     Args:
-        what: What was being done, at the beginning of the message.
+        what: The operation, for the beginning of the message.
         endpoint: Address of the Hub.
-        error: What was raised.
-        secrets: What may not be read in the message.
+        error: The exception.
+        secrets: Texts that must not appear in the message.
     """
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None and len(chain) < 5:
@@ -129,7 +129,7 @@ def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[st
 
 
 def is_not_found(error: errors.OpenEnvError) -> bool:
-    """Whether the Hub says that there is no such thing, or hides it from this token."""
+    """Whether the Hub answers that it does not exist, or hides it from this token."""
     return error.data.get("status") == 404
 
 
@@ -154,7 +154,7 @@ def call_on_threads(calls: Sequence[Callable[[], T]], at_once: int) -> list[T | 
         at_once: Most at one time.
 
     Returns:
-        What came of each, in their order: what it returned, or what it raised.
+        The outcomes in the order of the calls: a result or an exception each.
 
     Raises:
         KeyboardInterrupt: This thread was interrupted. Calls that run are left alone, and no further one begins.
@@ -185,7 +185,7 @@ def call_on_threads(calls: Sequence[Callable[[], T]], at_once: int) -> list[T | 
 
 
 def call_on_thread(call: Callable[[], T]) -> T:
-    """Makes one call so, and returns or raises what came of it."""
+    """Makes one call that way, and returns its result or raises its exception."""
     (came,) = call_on_threads([call], 1)
     if isinstance(came, Exception):
         raise came
@@ -222,7 +222,7 @@ class HubUser(NamedTuple):
 
     Attributes:
         name: The user.
-        organizations: Those that the user is in.
+        organizations: The organizations of the user.
         may_write: Whether the token may, as far as is known.
     """
 
@@ -248,8 +248,8 @@ class Hub:
         token: What it knows the user by; None takes that of huggingface_hub (`HF_TOKEN`, `hf auth login`).
         endpoint: Its address; None takes `HF_ENDPOINT`.
         patience: How long it is waited for.
-        say: Hears what is waited for.
-        secrets: What may be read in no error, beside the token.
+        say: Called with a line about each wait.
+        secrets: Texts that must not appear in errors, in addition to the token.
 
     Raises:
         MissingExtra: huggingface_hub is not installed.
@@ -331,7 +331,7 @@ class Hub:
 
         Raises:
             Unauthorized: There is no token, or the Hub does not take it.
-            UsageError: What answers is no Hub.
+            UsageError: The server is not a Hub.
         """
         self.check_token()
         return self.ask("asking who owns the token", lambda: HubUser.of(self.api.whoami()))
@@ -340,7 +340,7 @@ class Hub:
         """Makes a call of the library, again if it fails and that may pass.
 
         Args:
-            what: What is being done, for errors and for users who watch.
+            what: The operation, for errors and progress lines.
             call: The call. When it is made again, it must not do anything twice.
             again: Whether it may be made again after it could have had its effect.
 

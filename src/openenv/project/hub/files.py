@@ -49,7 +49,7 @@ class Globs:
 
     Attributes:
         rules: The lines, in their order: the last one that matches counts.
-        strict: Whether nothing in a folder that is left out can be kept, as with Git.
+        strict: Whether files in an excluded folder cannot be kept, as with Git.
     """
 
     rules: tuple[_Rule, ...]
@@ -108,7 +108,7 @@ def _translated(glob: str, git: bool) -> Iterable[str]:
             yield re.escape(token["plain"] or token["char"] or token[0])
 
 
-# What is of one machine, or made anew.
+# Files of one machine, and generated files.
 _NOISE = """
 .git
 .hg
@@ -135,7 +135,7 @@ Thumbs.db
 *.sw[op]
 *~
 """
-# What opens doors.
+# Files with credentials.
 _KEYS = """
 .env
 .env.*
@@ -176,7 +176,7 @@ id_ed25519*
 *.keystore
 *.kdbx
 """
-# What no ignore file leaves out: the Space needs it, and so does a pull of it.
+# Files that no ignore file excludes: the Space needs them, and so does a pull of it.
 _KEPT = frozenset({"openenv.yaml", "README.md", "pyproject.toml", ".dockerignore", ".gitignore"})
 # Virtual environments have any name.
 _OF_VENVS = "pyvenv.cfg"
@@ -188,14 +188,14 @@ class Tree:
     Args:
         folder: The project's.
         exclude: File with a glob a line of what else stays here.
-        kept: What no ignore file leaves out, beside what all Spaces need.
+        kept: Files that no ignore file excludes, in addition to those that all Spaces need.
 
     Raises:
         UsageError: A folder or an ignore file cannot be read.
 
     Attributes:
         files: By their paths in it, with `/`, in order.
-        left_out: What a user might miss, and why it stays here.
+        left_out: Excluded files that a user might expect, with the reasons.
     """
 
     def __init__(self, folder: Path, exclude: Path | None = None, kept: frozenset[str] = frozenset()):
@@ -304,7 +304,7 @@ def _outer(folder: Path) -> Iterator[tuple[PurePosixPath, Globs]]:
     for parent in above[:depth]:
         way = PurePosixPath(folder.relative_to(parent).as_posix())
         globs = Globs.read(_text(parent / ".gitignore"), GIT)
-        # Who pushes a folder that is left out as a whole means it.
+        # A push of a folder that is ignored as a whole is intended.
         if not globs.leaves_out(way, folder=True):
             yield way, globs
 

@@ -29,10 +29,10 @@ OWN_WHEELS = "wheels/openenv-*.whl"
 
 @dataclass(frozen=True)
 class Stage:
-    """What is uploaded.
+    """The files of an upload.
 
     Attributes:
-        files: By their paths in the Space: files of the project, and contents of what was changed.
+        files: By their paths in the Space: files of the project, and contents of changed files.
         notes: What a user should know about them.
         replaced: Globs of files of the Space that they take the place of.
     """
@@ -103,7 +103,7 @@ class Stage:
 
 
 def _readme(project: Project, interface: bool) -> str:
-    """The README, with what a Space needs in its front matter where it does not say that."""
+    """The README, with the missing keys that a Space needs in its front matter."""
     name = project.manifest.name
     path = project.readme
     try:
@@ -158,12 +158,12 @@ def _dockerfile(
     wanted = "true" if request.interface else "false"
     if _says(found, INTERFACE) != wanted:
         found = found.with_variable(INTERFACE, wanted)
-    # Without it, a server would make a key of its own at every start, which only the Space's log tells.
+    # Without it, a server would make a new key at every start, and only the Space's log would show it.
     return found if _says(found, KEYS) else found.with_variable(KEYS, "none")
 
 
 def _says(dockerfile: Dockerfile, variable: str) -> str | None:
-    """What the last stage of a Dockerfile sets a variable to, as after an earlier push."""
+    """The value of a variable in the last stage of a Dockerfile, as after an earlier push."""
     said = None
     for each in dockerfile.instructions():
         found = re.search(rf"\b{variable}[= ]\s*\"?([^\s\"]+)", each.text) if each.word == "ENV" else None
@@ -190,7 +190,7 @@ def _add_wheel(files: dict[str, Path | bytes], dockerfile: Dockerfile, notes: li
             del files[name]
         files[f"wheels/{wheel.name}"] = wheel.read_bytes()
     notes.append(f"this openenv did not come from an index: wheels/{wheel.name} goes with it")
-    # The Hub leaves out what `.gitignore` names, and the build of the Space what `.dockerignore` does.
+    # The Hub excludes the files of `.gitignore`, and the build of the Space those of `.dockerignore`.
     for ignore, lines in (
         (".gitignore", "!/wheels/\n!/wheels/*.whl\n"),
         (".dockerignore", "!wheels\n!wheels/*.whl\n"),
@@ -216,7 +216,7 @@ _MESSAGE = "openenv push"
 
 @dataclass(frozen=True)
 class Published:
-    """What became of one Space.
+    """The outcome for one Space.
 
     Attributes:
         name: Its name, with its owner.
@@ -225,7 +225,7 @@ class Published:
         created: Whether it was made.
         changed: Whether it has other files than before.
         commit: Its last commit; None if the push failed.
-        pull_request: Address of what was opened instead of changing it.
+        pull_request: Address of the pull request that was opened instead of a commit.
         error: Why the push failed; None if it did not.
     """
 
@@ -258,9 +258,9 @@ def push(
         request: How it is to be published. Its `check` is for the caller to heed: nothing is checked here.
         token: What the Hub knows the user by; None takes that of huggingface_hub.
         patience: How long the Hub is waited for.
-        say: Hears what is being done.
+        say: Called with progress lines.
         heard: Hears of each Space when it is done, on another thread.
-        stage: What is uploaded, where the caller has it already.
+        stage: The files of the upload, if the caller has them already.
 
     Returns:
         What became of each, in the order of their numbers. What fails for one of several is in its `error`.
@@ -376,7 +376,7 @@ def _push_one(space: Space, stage: Stage, request: SpaceRequest) -> Published:
 
 
 def _upload_error(error: OpenEnvError, space: Space, created: bool, create_pr: bool) -> OpenEnvError:
-    """Adds to the error what is on the Hub now."""
+    """Adds the current state on the Hub to the error."""
     if create_pr:
         there = f"look whether the pull request is there ({space.page}/discussions) before you run the command again"
     elif created:

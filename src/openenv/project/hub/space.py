@@ -1,4 +1,4 @@
-"""Spaces of the Hub: their names, what is asked of them, how one is created, configured, forked and downloaded."""
+"""Spaces of the Hub: their names and requests, and how to create, configure, fork and download one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SpaceName(NamedTuple):
 
     Attributes:
         owner: The user or organization; "" for the user of the token.
-        name: What it is called there.
+        name: Its name there.
     """
 
     owner: str
@@ -130,7 +130,7 @@ class SpaceRequest:
             )
 
     def as_library_arguments(self) -> dict[str, Any]:
-        """What is set at a Space beside its files, as `create_repo` and `duplicate_repo` take it."""
+        """The settings of a Space in addition to its files, as `create_repo` and `duplicate_repo` take them."""
         arguments: dict[str, Any] = {"private": self.private or None, "space_hardware": self.hardware}
         for name, values in (("space_variables", self.variables), ("space_secrets", self.secrets)):
             arguments[name] = [{"key": key, "value": value} for key, value in values.items()] or None
@@ -138,7 +138,7 @@ class SpaceRequest:
 
 
 def check_variables(variables: Mapping[str, str], secrets: Mapping[str, str]) -> None:
-    """Raises `InvalidArgument` for names that are none, and for a name that is both."""
+    """Raises `InvalidArgument` for invalid names, and for a name that is both a variable and a secret."""
     for name in (*variables, *secrets):
         if not _VARIABLE.fullmatch(name):
             raise InvalidArgument(f"{name!r} is no name of a variable: write letters, digits and '_', as MODEL_ID")
@@ -150,7 +150,7 @@ _OWN_FILES = {".gitattributes", "README.md"}
 
 
 class Space:
-    """A Space, and what can be done with it. All calls block; errors are those of `Hub.ask`.
+    """A Space and its operations. All calls block; errors are those of `Hub.ask`.
 
     Args:
         hub: Where it is.
@@ -167,7 +167,7 @@ class Space:
         return f"{self._hub.endpoint}/spaces/{self.name}"
 
     def look(self) -> Any | None:
-        """What the Hub tells of it (`SpaceInfo`); None: there is none, or it is hidden from this token."""
+        """The Hub's facts about it (`SpaceInfo`); None: it does not exist, or is hidden from this token."""
         try:
             return self._hub.ask(f"looking for {self.name}", lambda: self._hub.api.space_info(str(self.name)))
         except UsageError as error:
@@ -217,7 +217,7 @@ class Space:
             raise with_hardware(error, settings.hardware) from None
 
     def change(self, settings: SpaceRequest, info: Any) -> None:
-        """Sets what is to be set at a Space that is there; what is so already is left alone."""
+        """Applies the settings to an existing Space; settings with the wanted value are not sent."""
         hub, api, name = self._hub, self._hub.api, str(self.name)
         if settings.private and not info.private:
             hub.ask(f"making {name} private", lambda: api.update_repo_settings(name, private=True, repo_type="space"))
@@ -240,7 +240,7 @@ class Space:
             raise with_hardware(error, hardware) from None
 
     def commit(self, files: Mapping[str, Path | bytes], delete: Sequence[str], message: str, create_pr: bool) -> Any:
-        """Puts files there: all of them, or none.
+        """Uploads files: all of them, or none.
 
         Args:
             files: By their paths there.
@@ -267,7 +267,7 @@ class Space:
             operations += [CommitOperationAdd(path, source) for path, source in files.items()]
             return api.create_commit(name, operations, commit_message=message, repo_type="space", create_pr=create_pr)
 
-        # Again, it finds what is there already. A pull request would be opened twice.
+        # A repeated commit finds its files in place. A repeated pull request would be opened twice.
         return self._hub.ask(f"uploading to {name}", call, again=not create_pr)
 
 
@@ -294,7 +294,7 @@ class Forked:
         name: Its name, with its owner.
         page: Its page on the Hub.
         url: Where it is served, when it has been built.
-        notes: What a user should know about it.
+        notes: Notes for the user.
     """
 
     name: SpaceName
@@ -324,9 +324,9 @@ def fork(
         hardware: Its hardware; None: the Hub's default.
         variables: Public variables of the copy.
         secrets: Variables that cannot be read there. Those of the source are not copied.
-        token: What the Hub knows the user by; None takes that of huggingface_hub.
+        token: The user's token for the Hub; None takes that of huggingface_hub.
         patience: How long the Hub is waited for.
-        say: Hears what is being done.
+        say: Called with progress lines.
 
     Raises:
         OpenEnvError: There is no such Space, the name is taken, or the Hub refuses it.
@@ -399,12 +399,12 @@ def pull(
         folder: Where to, which must not exist or be empty; None: a folder here, named as the Space, in the way in
             which a package can be named.
         revision: A branch, a tag or a commit; None: the newest.
-        token: What the Hub knows the user by; None takes that of huggingface_hub. A public Space needs none.
+        token: The user's token for the Hub; None takes that of huggingface_hub. A public Space needs none.
         patience: How long the Hub is waited for.
-        say: Hears what is being done.
+        say: Called with progress lines.
 
     Returns:
-        What was fetched. If anything fails, or this is interrupted, there is no folder.
+        The downloaded Space. After an error or an interruption, there is no folder.
 
     Raises:
         OpenEnvError: There is no such Space, or it is no environment; the folder exists; the Hub cannot be reached.

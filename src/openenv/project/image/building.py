@@ -24,7 +24,7 @@ from .wheel import NAME, from_index, own_wheel
 
 IGNORE_FILE = ".dockerignore"
 WHEELS = "wheels"
-# For folders without one: what no image needs, and what must not get into one.
+# For folders without one: files that no image needs, and files that must not get into one.
 _IGNORED = (".git", ".venv", "venv", ".env", "**/__pycache__", "**/*.pyc", "**/.*_cache")
 
 
@@ -34,8 +34,8 @@ class Context:
 
     Attributes:
         folder: The folder of the files.
-        files: Names of those that are sent, in their order: all but what `.dockerignore` names.
-        added: What is sent in addition or instead, by name.
+        files: Names of the sent files, in their order: all except those of `.dockerignore`.
+        added: Files that are sent in addition or instead, by name.
     """
 
     folder: Path
@@ -44,11 +44,11 @@ class Context:
 
     @classmethod
     def of(cls, folder: Path, added: Mapping[str, bytes]) -> Context:
-        """Looks what there is in a folder.
+        """Lists the files of a folder.
 
         Args:
             folder: The folder.
-            added: What is sent in addition, by name.
+            added: Files that are sent in addition, by name.
 
         Raises:
             UsageError: It, or its `.dockerignore`, cannot be read.
@@ -75,7 +75,7 @@ class Context:
         return [name for name in self.files if name.startswith(f"{WHEELS}/") and name.endswith(".whl")]
 
     def sizes(self) -> Counter[str]:
-        """Bytes by what is directly in the folder."""
+        """Bytes by the entries directly in the folder."""
         sizes: Counter[str] = Counter()
         for name in self.files:
             path = self.folder / name
@@ -118,14 +118,14 @@ class Context:
 
 BuildCallback = Callable[[BuildProgress | str], object]
 OUTSIDE = ".openenv.Dockerfile"
-"""What a Dockerfile is called in the context that is not in its folder."""
+"""The name in the context of a Dockerfile from another folder."""
 # In so many folders above a project, one is looked for that its Dockerfile could copy from.
 ABOVE = 3
 # A context of more bytes is worth a word.
 LARGE = 100_000_000
-# What an instruction may take of an error's line.
+# Characters of an error's line for an instruction.
 SHOWN = 100
-# What to do, by what the engine says.
+# Hints, by text in the engine's message.
 _HINTS = (
     (
         ("no such file or directory", "file not found in build context", "forbidden path"),
@@ -144,7 +144,7 @@ class BuildRequest:
         tags: Its names; none: that of the project.
         context: The folder that the Dockerfile copies from; None: the project's.
         dockerfile: The Dockerfile; None: that of the context, or of the project.
-        base_image: What to build on, instead of what the Dockerfile says.
+        base_image: The base image, instead of that of the Dockerfile.
         cache: Whether steps that were executed by an earlier build may be taken from there.
         arguments: The Dockerfile's arguments (ARG).
         platform: As in `linux/amd64`; None: the engine's.
@@ -170,10 +170,10 @@ class Built:
         names: The others, with their tags.
         size: Its bytes, with those of its base.
         seconds: How long it took.
-        steps: What was executed, in order.
-        base: What it is built on, as its Dockerfile says.
+        steps: The executed steps, in order.
+        base: The base image, as its Dockerfile names it.
         wheel: The wheel of openenv that it was given, by its name; None: it has that of an index, or of the project.
-        warnings: What is worth a word.
+        warnings: Warnings for the user.
     """
 
     id: str
@@ -197,7 +197,7 @@ def build(project: Project, request: BuildRequest, report: BuildCallback = lambd
     Args:
         project: The project.
         request: How.
-        report: Hears what is done, and each step.
+        report: Called with progress and each step.
 
     Raises:
         UsageError: The request is odd, or the Dockerfile fails: the message says in which line, and has the end of
@@ -211,7 +211,7 @@ def build(project: Project, request: BuildRequest, report: BuildCallback = lambd
 
 
 class _Build:
-    """One build. What needs no engine is checked when it is made."""
+    """One build. The constructor checks everything that needs no engine."""
 
     def __init__(self, project: Project, request: BuildRequest):
         self._request = request
@@ -219,7 +219,7 @@ class _Build:
         self._folder = (request.context or project.folder).resolve()
         path = _dockerfile(project, request, self._folder)
         if request.context is None:
-            # The project's folder; for older trees another near it, where what their Dockerfile copies is.
+            # The project's folder; for older trees a folder near it with the files that the Dockerfile copies.
             sources = [source.lstrip("/") for source in Dockerfile.read(path).sources()]
             near = (project.folder, path.parent.resolve(), *project.folder.parents[:ABOVE])
             fitting = (each for each in near if all((each / source).exists() for source in sources))
@@ -258,7 +258,7 @@ class _Build:
         )
 
     def _stage(self, file: IO[bytes], report: BuildCallback) -> str | None:
-        """Writes what the engine is sent; returns the name of the wheel that was put there."""
+        """Writes the context for the engine; returns the name of the wheel that was added."""
         context = Context.of(self._folder, {self._place: self._dockerfile.text.encode()})
         added = dict(context.added)
         if self._place == OUTSIDE:  # the engine takes it away before anything is copied

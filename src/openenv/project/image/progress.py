@@ -17,7 +17,7 @@ from ..dockerfile import Dockerfile
 
 @contextmanager
 def engine_stream(api: Any, call: Callable[[], Any]) -> Iterator[Iterator[Mapping[str, Any]]]:
-    """What the engine says meanwhile, in its order. Left early, it ends what it was asked for.
+    """The messages of the engine, in their order. Leaving the block early cancels the request.
 
     Args:
         api: The SDK's API client.
@@ -53,7 +53,7 @@ _STEP = re.compile(r"(?:\[\d+/\d+\] )?step (\d+)/(\d+) ?: ?(.*)", re.IGNORECASE)
 _CACHED = re.compile(r" ?--+> Using cache")
 _BUILT = re.compile(r"Successfully built (\S+)")
 _NOISE = re.compile(r" ?--+> |[0-9a-f]{64}$|Removing intermediate container|Successfully (built|tagged)")
-# Colours, and what moves a cursor.
+# Colours, and control sequences that move a cursor.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -84,7 +84,7 @@ class BuildProgress:
     Attributes:
         step: The instruction that is executed.
         total: How many there are.
-        line: What has been written just now; "" when it begins or ends.
+        line: The latest output; "" when the step begins or ends.
         running: Whether it is known to be executed, and not to be there from an earlier build.
         ended: Whether the step has just ended.
     """
@@ -105,7 +105,7 @@ class BuildFailure:
         step: At which instruction; 0: before the first one.
         text: The instruction.
         line: Its line in the Dockerfile, if that is known.
-        log: The end of what it wrote.
+        log: The end of its output.
     """
 
     reason: str
@@ -119,15 +119,15 @@ class BuildSteps:
     """The steps of one build.
 
     Args:
-        dockerfile: What is built.
+        dockerfile: The Dockerfile of the build.
         secrets: Texts that are masked.
 
     Attributes:
-        all: Those that there were, in their order.
+        all: All steps so far, in their order.
         total: How many there are.
         image: The id of the image, as soon as there is one.
-        failure: Why there is none.
-        warnings: What the engine warns of.
+        failure: Why there is no image.
+        warnings: The warnings of the engine.
     """
 
     def __init__(self, dockerfile: Dockerfile, secrets: list[str]):
@@ -142,7 +142,7 @@ class BuildSteps:
         self.warnings: list[str] = []
 
     def note(self, event: Mapping[str, Any]) -> list[BuildProgress]:
-        """Takes one thing that the engine said; returns what there is to show of it."""
+        """Handles one message of the engine; returns the progress to show."""
         if "error" in event or ("message" in event and "stream" not in event):
             self._fail(str(event.get("error") or event["message"]))
             return []

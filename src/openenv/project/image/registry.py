@@ -15,7 +15,7 @@ from ..manifest import Project
 from .progress import ImageUpload, PushProgress, engine_stream
 
 LOCAL = "openenv-"
-"""What the names of images begin with that are for this machine."""
+"""The prefix of image names for this machine."""
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _NAME = re.compile(rf"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?{_PART}(?:/{_PART})*(?::(?P<tag>[^:/]+))?")
@@ -31,7 +31,7 @@ def image_word(name: str) -> str:
 
 
 def local_name(project: Project) -> str:
-    """The name of a project's image, where none is given."""
+    """The default name of a project's image."""
     return LOCAL + image_word(project.manifest.name)
 
 
@@ -63,7 +63,7 @@ _REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+(?:(?:[._
 _HOME = "docker.io"
 
 
-# What to do, by what registries and engines say, with HOST and REPOSITORY in place of the names.
+# Hints, by text in the messages of registries and engines, with HOST and REPOSITORY in place of the names.
 _HINTS: tuple[tuple[tuple[str, ...], str, type[ProviderFailed]], ...] = (
     (("credentials store", "docker-credential-"), "then push again", LaunchFailed),
     (
@@ -115,7 +115,7 @@ class Pushed:
 
 
 def remote_name(registry: str, project: Project, tag: str | None) -> str:
-    """What the image of a project is called at a registry.
+    """The name of a project's image at a registry.
 
     Args:
         registry: HOST[:PORT][/NAMESPACE].
@@ -189,7 +189,7 @@ def _temporary_name(api: Any, image: str, name: str) -> Iterator[None]:
 
 
 def _push_error(name: str, said: str) -> ProviderFailed:
-    """What a refusal means, and what to do then."""
+    """The error for a refusal, with a hint."""
     reason = " ".join(said.split())
     repository = name.rpartition(":")[0]
     first = repository.partition("/")[0]

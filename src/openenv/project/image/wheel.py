@@ -21,7 +21,7 @@ MADE_S = 300.0
 """Seconds that a wheel of a checkout may take."""
 # The same contents give the same file, so that a layer with it is the same, too.
 _EPOCH = (2020, 2, 2, 0, 0, 0)
-# What an installer wrote that is no part of a wheel.
+# Files that an installer wrote, and that are not part of a wheel.
 _OF_INSTALLERS = {"INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json", "uv_build.json"}
 
 
@@ -86,7 +86,7 @@ def _not_made(checkout: Path, reason: str) -> UsageError:
 
 
 def _of_installed(distribution: importlib.metadata.Distribution, folder: Path) -> Path:
-    """Of the files that were installed, which are those of a wheel."""
+    """The installed files that belong to a wheel."""
     files = {
         PurePosixPath(file): Path(str(distribution.locate_file(file)))
         for file in distribution.files or ()
