@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit, urlunsplit
 from weakref import WeakValueDictionary
@@ -118,6 +119,7 @@ ANY_SERVER = Affinity()
 REST_S = 2.0
 
 
+@dataclass(eq=False)
 class Endpoint:
     """One server's address, as all clients of this process use it.
 
@@ -127,10 +129,9 @@ class Endpoint:
         resting: Until when it comes last, by the monotonic clock.
     """
 
-    def __init__(self, url: str):
-        self.url = url
-        self.connections = 0
-        self.resting = 0.0
+    url: str
+    connections: int = 0
+    resting: float = 0.0
 
     def opened(self) -> None:
         """A connection is there, or on its way."""

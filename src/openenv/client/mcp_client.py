@@ -190,8 +190,15 @@ class MCPClientBase(EnvClient[Any, Any, State]):
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[Any]:
         result = parse_observation(None, payload)
         fields = {**result.observation, "reward": result.reward, "done": result.done}
+        kind: type[Observation] = _ExtendedCallToolObservation
+        if "tools" in fields:
+            kind = ListToolsObservation
+        elif not {"tool_name", "result"} <= fields.keys():
+            kind = GenericMCPObservation
+        elif fields.keys() <= CallToolObservation.model_fields.keys():
+            kind = CallToolObservation
         try:
-            result.observation = _kind_of(fields).model_validate(fields)
+            result.observation = kind.model_validate(fields)
         except ValidationError as error:
             raise ProtocolViolation(f"the server's reply is no observation of tools: {error}") from error
         return result
@@ -376,15 +383,6 @@ class SyncMCPToolClient(SyncEnvClient[Any, Any, State]):
     @property
     def _tool_client(self) -> MCPToolClient:
         return cast("MCPToolClient", self._client)
-
-
-def _kind_of(fields: Mapping[str, Any]) -> type[Observation]:
-    if "tools" in fields:
-        return ListToolsObservation
-    if not {"tool_name", "result"} <= fields.keys():
-        return GenericMCPObservation
-    known = fields.keys() <= CallToolObservation.model_fields.keys()
-    return CallToolObservation if known else _ExtendedCallToolObservation
 
 
 def _value_of(name: str, result: Any) -> Any:

@@ -182,7 +182,7 @@ class SessionRef(NamedTuple):
     token: str
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ClientSessionState:
     """What a client knows of one of its sessions.
 

@@ -50,7 +50,7 @@ class EpisodeTurnover(NamedTuple):
 EnvOutcome = Payload | EpisodeTurnover | OpenEnvError
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class EnvSlot(ClientSessionState):
     """The record of one environment.
 
@@ -127,7 +127,7 @@ class EnvSlot(ClientSessionState):
         return reply
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class PendingBatch:
     """Calls with one deadline.
 
@@ -496,8 +496,13 @@ class VectorSessions(SessionGroup[EnvSlot]):
         """Has the server stop the work of a batch. Its replies still come, and name the sessions to close."""
         link.post("cancel", {"target": request.id})
         for entry in entries:
-            if isinstance(entry, PendingOpen):
-                self._cancel_opening(entry)
+            if not isinstance(entry, PendingOpen) or entry.slot.session != entry.session:
+                continue
+            if self.link.error is not None:
+                self._unwanted[entry.session] = entry.slot.token
+            elif entry.slot.opened:
+                self.link.post("close", {"session": entry.session})
+            self._leave(entry.slot)
 
     # The replies to batches.
 
@@ -574,15 +579,6 @@ class VectorSessions(SessionGroup[EnvSlot]):
             if isinstance(entry, EnvSlot):
                 self._owner.settle(entry, batch, violation)
         self.link.end(violation)
-
-    def _cancel_opening(self, opening: PendingOpen) -> None:
-        if opening.slot.session != opening.session:
-            return
-        if self.link.error is not None:
-            self._unwanted[opening.session] = opening.slot.token
-        elif opening.slot.opened:
-            self.link.post("close", {"session": opening.session})
-        self._leave(opening.slot)
 
     def _leave(self, slot: EnvSlot) -> None:
         if slot.session is not None and self._sessions.pop(slot.session, None) is slot:

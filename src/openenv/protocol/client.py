@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -16,6 +17,7 @@ _REPLY_TYPES = {"reset": "observation", "step": "observation", "state": "state",
 _NUMBERS = frozenset({float, int, bool})
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """One request that awaits its reply.
 
@@ -25,12 +27,9 @@ class Request:
         abandoned: The caller has given up, so the reply is dropped.
     """
 
-    __slots__ = ("abandoned", "kind", "waiter")
-
-    def __init__(self, kind: str, waiter: Any = None):
-        self.kind = kind
-        self.waiter = waiter
-        self.abandoned = False
+    kind: str
+    waiter: Any = None
+    abandoned: bool = False
 
 
 class Reply(NamedTuple):
@@ -121,6 +120,7 @@ class ClientProtocol:
         return wanted
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RequestV2:
     """One request that awaits its reply.
 
@@ -131,13 +131,10 @@ class RequestV2:
         abandoned: The caller has given up; its reply still comes.
     """
 
-    __slots__ = ("abandoned", "id", "op", "waiter")
-
-    def __init__(self, id: int, op: str, waiter: Any = None):  # noqa: A002 - what the wire calls it
-        self.id = id
-        self.op = op
-        self.waiter = waiter
-        self.abandoned = False
+    id: int
+    op: str
+    waiter: Any = None
+    abandoned: bool = False
 
 
 class Answer(NamedTuple):

@@ -163,22 +163,17 @@ _BYTES = (bytes, bytearray, memoryview)
 _LISTS = (list, tuple, Set, deque, GeneratorType)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Portable:
     """Makes values portable for one codec, which says how it marks bytes and arrays.
 
-    Args:
+    Attributes:
         of_bytes, of_array, of_map: Make the form of bytes, of an array, and of a dict of portable values.
     """
 
-    def __init__(
-        self,
-        of_bytes: Callable[[bytes], Any],
-        of_array: Callable[[Any], Any],
-        of_map: Callable[[dict[str, Any]], Any],
-    ):
-        self._of_bytes = of_bytes
-        self._of_array = of_array
-        self._of_map = of_map
+    of_bytes: Callable[[bytes], Any]
+    of_array: Callable[[Any], Any]
+    of_map: Callable[[dict[str, Any]], Any]
 
     def __call__(self, value: Any) -> Any:
         """The portable form of a value.
@@ -191,20 +186,20 @@ class Portable:
         if isinstance(value, BaseModel):
             return self(fields_of(value))
         if isinstance(value, Mapping):
-            return self._of_map({_key(key): self(content) for key, content in value.items()})
+            return self.of_map({_key(key): self(content) for key, content in value.items()})
         if isinstance(value, _LISTS):
             return [self(content) for content in value]
         return self._leaf(value)
 
     def _leaf(self, value: Any) -> Any:
         if isinstance(value, _BYTES):
-            return self._of_bytes(bytes(value))
+            return self.of_bytes(bytes(value))
         if is_array(value):
-            return self._of_array(value)
+            return self.of_array(value)
         if is_numpy_scalar(value):
             return self(value.item())
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return self._of_map({field.name: self(getattr(value, field.name)) for field in dataclasses.fields(value)})
+            return self.of_map({field.name: self(getattr(value, field.name)) for field in dataclasses.fields(value)})
         return to_jsonable_python(value, inf_nan_mode="constants")
 
 
