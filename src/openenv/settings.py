@@ -115,8 +115,8 @@ class ServerSettings(_Settings):
     )
     max_abandoned_threads: int = _setting(
         16,
-        "Most calls that do not return and are left behind on their threads, in each worker process; their slots are "
-        "free again, the slots of further ones are not",
+        "Most hung calls that are left behind on their threads, in each worker process; their slots are "
+        "free again, the slots of further hung calls stay taken",
         ge=0,
     )
     abandon_after_s: float = _setting(
@@ -133,7 +133,7 @@ class ServerSettings(_Settings):
     resume_window_s: float = _setting(
         60.0,
         "Seconds that a session outlives its lost connection, for its client to come back (protocol v2); "
-        "0: it ends with it",
+        "0: it ends with the connection",
         ge=0,
         le=86_400,
     )
@@ -143,7 +143,7 @@ class ServerSettings(_Settings):
         ge=0,
     )
     isolation: Literal["none", "process"] = _setting(
-        "none", "process: each session in a process of its own; none: as the class declares"
+        "none", "process: each session in a separate process; none: as the class declares"
     )
     sandbox: Literal["none", "bwrap"] = _setting(
         "none", "bwrap: processes of sessions without network, with a read-only root and a private /tmp"
@@ -175,33 +175,35 @@ class ServerSettings(_Settings):
     )
     heartbeat_s: float = _setting(
         20.0,
-        "Seconds within which a client of protocol v2 says something, a heartbeat if nothing else; "
-        "two without a word cut the connection, 0 turns that off",
+        "Seconds within which a client of protocol v2 sends a frame, at least a heartbeat; "
+        "two silent periods cut the connection, 0 turns that off",
         ge=0,
         le=86_400,
     )
     api_keys: str | None = _setting(
         None,
         "Keys that clients must show: scope:key, separated by commas; scopes are control, agent and view, "
-        "a key alone has control; none: no key is asked for",
+        "a key without a scope has control; none: the server asks for no key",
     )
     max_key_failures: int = _setting(
-        20, "Wrong keys from one address within a minute after which it is refused", ge=1
+        20, "Wrong keys from one address within a minute after which the server refuses further ones", ge=1
     )
     allowed_origins: str | None = _setting(
         None, "Origins of web pages that may connect, separated by commas; *: any; unset: pages of this server"
     )
     allowed_hosts: str | None = _setting(
         None,
-        "Host names, without port, by which a server on loopback without keys may be asked for, beside those of "
+        "Host names, without port, that requests to a server on loopback without keys may use, beside those of "
         "loopback, separated by commas; *: any",
     )
     ssl_certfile: str | None = _setting(None, "Certificate file, to serve over TLS")
     ssl_keyfile: str | None = _setting(None, "Private key file of the certificate")
     ssl_keyfile_password: str | None = _setting(None, "Password of the private key file")
-    ssl_ca_certs: str | None = _setting(None, "Certificates that those of clients must be signed by")
+    ssl_ca_certs: str | None = _setting(
+        None, "Authorities, one of which must have signed the certificate of a client"
+    )
     grace_s: float = _setting(
-        30.0, "Seconds that open sessions are given to end when the server stops or a worker is replaced", ge=0
+        30.0, "Seconds that open sessions have to end when the server stops or a worker is replaced", ge=0
     )
     worker_start_s: float = _setting(60.0, "Seconds a worker process has to become ready", gt=0)
     worker_silence_s: float = _setting(

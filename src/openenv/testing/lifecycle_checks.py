@@ -73,7 +73,9 @@ async def runtime_step(harness: ConformanceHarness) -> str:
 
 
 @Check.of(
-    "runtime.state", "Is state what its schema says, does step_count count, has every episode its id?", "runtime.step"
+    "runtime.state",
+    "Does the state match its schema, does step_count count, does every episode have an id?",
+    "runtime.step",
 )
 async def runtime_state(harness: ConformanceHarness) -> str:
     actions = (await harness.actions())[:3]
@@ -137,7 +139,7 @@ async def _id_after(player: EpisodePlayer, name: str | None) -> Any:
 
 @Check.of(
     "runtime.after-done",
-    "Is a step after the end refused, or answered with done again; does reset work then?",
+    "Is a step after the end refused, or answered with done again; does reset work afterwards?",
     "runtime.step",
 )
 async def runtime_after_done(harness: ConformanceHarness) -> str:
@@ -166,7 +168,7 @@ async def runtime_after_done(harness: ConformanceHarness) -> str:
 
 @Check.of(
     "runtime.bad-action",
-    "Do wrong actions get typed errors, does no allowed one make step raise, and does the session go on?",
+    "Do invalid actions get typed errors, does step accept all valid ones, and does the session continue?",
     "runtime.step",
 )
 async def runtime_bad_action(harness: ConformanceHarness) -> str:
@@ -291,7 +293,7 @@ async def runtime_seed(harness: ConformanceHarness) -> str:
 
 @Check.of(
     "runtime.episodes",
-    "Does reset leave nothing behind: is an episode the same when it is played again in its session?",
+    "Does reset leave nothing behind: does an episode repeat exactly in the same session?",
     "runtime.seed",
 )
 async def runtime_episodes(harness: ConformanceHarness) -> str:
@@ -322,7 +324,7 @@ async def runtime_episodes(harness: ConformanceHarness) -> str:
     return f"an episode of {len(first) - 1} steps is the same when it is played again after another one"
 
 
-@Check.of("runtime.isolation", "Do two sessions that are played in turns not see each other?", "runtime.seed")
+@Check.of("runtime.isolation", "Are two sessions that play in turns independent?", "runtime.seed")
 async def runtime_isolation(harness: ConformanceHarness) -> str:
     if harness.server.max_sessions < 2:
         raise CheckSkip("the environment has one session at a time (SUPPORTS_CONCURRENT_SESSIONS, max_sessions)")

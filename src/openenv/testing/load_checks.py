@@ -41,7 +41,7 @@ MARKS = 10
 
 
 @Check.of(
-    "load.sessions", "Do many sessions at once all work, and does each play as it would alone?", "runtime.isolation"
+    "load.sessions", "Do many sessions work at once, and does each play as it would alone?", "runtime.isolation"
 )
 async def load_sessions(harness: ConformanceHarness) -> str:
     count = min(harness.sessions, harness.server.max_sessions)
@@ -113,9 +113,7 @@ async def _check_all(
         )
 
 
-@Check.of(
-    "load.deadline", "Is a step that is stopped at its deadline over, and does the next episode work?", "runtime.step"
-)
+@Check.of("load.deadline", "Does a step end at its deadline, and does the next episode work?", "runtime.step")
 async def load_deadline(harness: ConformanceHarness) -> str:
     actions = await harness.actions()
     async with harness.session() as player:
@@ -163,7 +161,9 @@ def _failure(seen: CallOutcome) -> OpenEnvError | None:
 
 
 @Check.of(
-    "load.blocking", "Does no call of an inline or asynchronous environment hold up the event loop?", "runtime.step"
+    "load.blocking",
+    "Do all calls of an inline or asynchronous environment leave the event loop free?",
+    "runtime.step",
 )
 async def load_blocking(harness: ConformanceHarness) -> str:
     facts = await harness.facts()
@@ -212,7 +212,7 @@ async def _watched(call: Any) -> tuple[CallOutcome, float]:
     return seen, longest
 
 
-@Check.of("load.memory", "Does memory stay the same over many episodes?", "runtime.step")
+@Check.of("load.memory", "Does memory stay constant over many episodes?", "runtime.step")
 async def load_memory(harness: ConformanceHarness) -> str:
     if resident_bytes() is None:
         raise CheckSkip("the memory of a process cannot be read on this machine")

@@ -22,7 +22,7 @@ _BESIDE = ("done", "reward", "metadata", "truncated")
 
 @Check.of(
     "runtime.schema",
-    "Is every observation what its schema says: types, bounds, no field too many or missing?",
+    "Does every observation match its schema: types, bounds, no field too many or missing?",
     "runtime.step",
 )
 async def runtime_schema(harness: ConformanceHarness) -> str:
@@ -145,7 +145,7 @@ async def runtime_reward(harness: ConformanceHarness) -> str:
 
 @Check.of(
     "runtime.done",
-    "Does an episode begin with done=False, also after one that ended; is one cut short also done?",
+    "Does every episode begin with done=False, also after another one; is a truncated episode also done?",
     "runtime.step",
 )
 async def runtime_done(harness: ConformanceHarness) -> str:

@@ -114,7 +114,7 @@ def static_user(place: Path) -> str:
     return f"USER {user.rest}"
 
 
-@Check.of("static.healthcheck", "Does the image tell whether it is healthy?", "static.dockerfile")
+@Check.of("static.healthcheck", "Does the image have a health check?", "static.dockerfile")
 def static_healthcheck(place: Path) -> str:
     file = _dockerfile_of(Project.find(place))
     check = file.stages()[-1].last("HEALTHCHECK")
@@ -126,7 +126,7 @@ def static_healthcheck(place: Path) -> str:
     return f"HEALTHCHECK {check.rest[:60]}"
 
 
-@Check.of("static.port", "Do Dockerfile and manifest say the same port?", "static.dockerfile")
+@Check.of("static.port", "Do Dockerfile and manifest have the same port?", "static.dockerfile")
 def static_port(place: Path) -> str:
     project = Project.find(place)
     file = _dockerfile_of(project)
@@ -144,7 +144,7 @@ def static_port(place: Path) -> str:
     return f"port {project.manifest.port}, {', '.join(ports) if ports else 'which nothing in it contradicts'}"
 
 
-@Check.of("static.readme", "Has README.md the front matter that a Space of the Hub needs?", "static.manifest")
+@Check.of("static.readme", "Does README.md have the front matter that a Space of the Hub needs?", "static.manifest")
 def static_readme(place: Path) -> str:
     project = Project.find(place)
     front = _front_matter_of(project)
@@ -258,7 +258,7 @@ def static_import(subject: EnvironmentUnderTest) -> str:
     return f"{type(subject.app).__name__} of {subject.target}"
 
 
-@Check.of("static.models", "Have action, observation and state a JSON Schema?", "static.import")
+@Check.of("static.models", "Do action, observation and state have a JSON Schema?", "static.import")
 def static_models(subject: EnvironmentUnderTest) -> str:
     server = subject.server
     opaque = []
@@ -295,7 +295,7 @@ def static_models(subject: EnvironmentUnderTest) -> str:
     return f"{said}, state {_named(server.state_cls)}" + (f"; no schema: {', '.join(opaque)}" if opaque else "")
 
 
-@Check.of("static.client", "Does the client in client.py fit the server?", "static.models")
+@Check.of("static.client", "Do the types of the client in client.py match the server's?", "static.models")
 def static_client(subject: EnvironmentUnderTest) -> str:
     folder = subject.folder
     if folder is None:

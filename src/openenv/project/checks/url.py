@@ -23,7 +23,7 @@ _CODES: dict[int, Any] = {
 }
 
 
-@Check.of("url.reach", "Is there a server of HTTP at the address?")
+@Check.of("url.reach", "Is there an HTTP server at the address?")
 def url_reach(site: ServerUnderTest) -> str:
     answer = site.health = site.get("/health")
     if 300 <= answer.status < 400:
@@ -55,7 +55,7 @@ def url_key(site: ServerUnderTest) -> str:
     return "this key is taken" if site.has_key else "no key is asked for"
 
 
-@Check.of("url.metadata", "Does /metadata say name and description?", "url.key")
+@Check.of("url.metadata", "Does /metadata have a name and a description?", "url.key")
 def url_metadata(site: ServerUnderTest) -> str:
     answer = site.metadata
     assert answer is not None
@@ -68,7 +68,7 @@ def url_metadata(site: ServerUnderTest) -> str:
     return f"{excerpt(said['name'])} {excerpt(said.get('version') or 'without a version')}"
 
 
-@Check.of("url.openapi", "Is /openapi.json of OpenAPI 3, with a version?", "url.key")
+@Check.of("url.openapi", "Is /openapi.json an OpenAPI 3 document with a version?", "url.key")
 def url_openapi(site: ServerUnderTest) -> str:
     said = _object(site.get("/openapi.json"), "200 and the OpenAPI document")
     form, about, paths = said.get("openapi"), said.get("info"), said.get("paths")
@@ -85,7 +85,7 @@ def url_openapi(site: ServerUnderTest) -> str:
     return f"OpenAPI {excerpt(form)}, version {excerpt(version)}, {len(paths)} paths"
 
 
-@Check.of("url.schema", "Are those of /schema valid JSON Schemas of objects?", "url.key")
+@Check.of("url.schema", "Does /schema answer valid JSON Schemas of objects?", "url.key")
 def url_schema(site: ServerUnderTest) -> str:
     said = _object(site.get("/schema"), "200 and JSON Schemas: {action, observation, state}")
     names = [*("action", "observation", "state"), *(["reset_observation"] if said.get("reset_observation") else [])]
@@ -117,7 +117,7 @@ def url_mcp(site: ServerUnderTest) -> str:
     return f"{len(tools)} tools"
 
 
-@Check.of("url.mcp-errors", "Has /mcp the error codes of JSON-RPC?", "url.key")
+@Check.of("url.mcp-errors", "Does /mcp use the error codes of JSON-RPC?", "url.key")
 def url_mcp_errors(site: ServerUnderTest) -> str:
     for code, body in _CODES.items():
         answer = site.post("/mcp", body)
@@ -132,7 +132,7 @@ def url_mcp_errors(site: ServerUnderTest) -> str:
     return ", ".join(map(str, _CODES))
 
 
-@Check.of("url.mode", "Is all of reset, step and state served, or nothing of it?", "url.key")
+@Check.of("url.mode", "Does the server have all of reset, step and state, or none of them?", "url.key")
 def url_mode(site: ServerUnderTest) -> str:
     """Whether all or none of the routes that control an environment are served, and the list of routes agrees."""
     answers = {
@@ -246,7 +246,7 @@ def url_production(site: ServerUnderTest) -> str:
     return "neither reset nor state over /ws"
 
 
-@Check.of("url.reset", "Is reset over /ws answered by an observation?", "url.key")
+@Check.of("url.reset", "Does reset over /ws return an observation?", "url.key")
 def url_reset(site: ServerUnderTest) -> str:
     _only_in_simulation(site)
     talk, answer = _begun(site)
@@ -257,7 +257,7 @@ def url_reset(site: ServerUnderTest) -> str:
     return f"observation with {excerpt(', '.join(payload['observation']) or 'no fields')}"
 
 
-@Check.of("url.state", "Is state answered by a state?", "url.reset")
+@Check.of("url.state", "Does state return a state?", "url.reset")
 def url_state(site: ServerUnderTest) -> str:
     answer = _talk(site).ask(_STATE)
     data: dict[str, Any] = _of_type(answer, "state", "state")
@@ -268,7 +268,7 @@ def url_state(site: ServerUnderTest) -> str:
     return f"state with {excerpt(', '.join(data) or 'no fields')}"
 
 
-@Check.of("url.step", "Is a step answered by an observation?", "url.reset")
+@Check.of("url.step", "Does step return an observation?", "url.reset")
 def url_step(site: ServerUnderTest) -> str:
     talk = _talk(site)
     if "action" not in site.schemas:
@@ -285,7 +285,7 @@ def url_step(site: ServerUnderTest) -> str:
     return f"{excerpt(action)} gives reward {payload.get('reward')}, done {payload['done']}"
 
 
-@Check.of("url.truth", "Are observations and state of the schemas of /schema?", "url.reset")
+@Check.of("url.truth", "Do observations and state match the schemas of /schema?", "url.reset")
 def url_truth(site: ServerUnderTest) -> str:
     """Whether the messages fit the schemas of `/schema`."""
     schemas = site.schemas
@@ -296,7 +296,7 @@ def url_truth(site: ServerUnderTest) -> str:
     return ", ".join(name for name, _, _ in site.values)
 
 
-@Check.of("url.bad-frames", "Do bad frames get errors of the right codes?", "url.reset")
+@Check.of("url.bad-frames", "Do invalid frames get errors with the right codes?", "url.reset")
 def url_bad_frames(site: ServerUnderTest) -> str:
     talk = _talk(site)
     expected = {"{": "INVALID_JSON", '{"type": "dance"}': "UNKNOWN_TYPE", '{"type": "step"}': "VALIDATION_ERROR"}
@@ -314,7 +314,7 @@ def url_bad_frames(site: ServerUnderTest) -> str:
     return f"{', '.join(dict.fromkeys(expected.values()))}, and the session goes on"
 
 
-@Check.of("url.order", "Is each frame answered once, in order?", "url.reset")
+@Check.of("url.order", "Does each frame get one answer, in order?", "url.reset")
 def url_order(site: ServerUnderTest) -> str:
     talk = _talk(site)
     for frame, _ in _AT_ONCE:
@@ -347,7 +347,7 @@ def url_close(site: ServerUnderTest) -> str:
     )
 
 
-@Check.of("url.odd-frames", "Does a session outlive JSON that is no message?", "url.reset")
+@Check.of("url.odd-frames", "Does a session survive JSON that is no message?", "url.reset")
 def url_odd_frames(site: ServerUnderTest) -> str:
     _only_in_simulation(site)
     talk, _ = _begun(site)
