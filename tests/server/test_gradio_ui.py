@@ -120,7 +120,7 @@ def test_its_buttons_play_an_episode(page):
 
 def test_without_gradio_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
-    monkeypatch.delitem(sys.modules, "openenv.server.page.gradio_theme", raising=False)
+    monkeypatch.delitem(sys.modules, "openenv.core.env_server.gradio_theme", raising=False)
     with pytest.raises(MissingExtra, match="pip install gradio"):
         load_gradio()
     with pytest.raises(MissingExtra, match="pip install gradio"):

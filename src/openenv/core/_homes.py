@@ -33,16 +33,18 @@ if TYPE_CHECKING:
     from ..server.metadata import load_environment_metadata as load_environment_metadata
     from ..server.page.episode import *
     from ..server.page.gradio import *
-    from ..server.page.gradio_theme import *
     from ..tools import *
     from ..types import *
-    from ._app import *
+    from .env_server.gradio_theme import *
+    from .env_server.web_interface import create_app as create_app
+    from .env_server.web_interface import create_fastapi_app as create_fastapi_app
+    from .env_server.web_interface import create_web_interface_app as create_web_interface_app
 
 HOMES = {
     "GIT_URL_PREFIX": "openenv.providers.uv",
     "MCP_TOOL_CALL_TIMEOUT": "openenv.mcp.types",
-    "OPENENV_GRADIO_CSS": "openenv.server.page.gradio_theme",
-    "OPENENV_GRADIO_THEME": "openenv.server.page.gradio_theme",
+    "OPENENV_GRADIO_CSS": "openenv.core.env_server.gradio_theme",
+    "OPENENV_GRADIO_THEME": "openenv.core.env_server.gradio_theme",
     "RESERVED_TOOL_NAMES": "openenv.mcp.types",
     "VALID_MODES": "openenv.mcp.toolbox",
     "ActT": "openenv.types",
@@ -149,10 +151,10 @@ HOMES = {
     "WeightedSum": "openenv.rubrics",
     "build_gradio_app": "openenv.server.page.gradio",
     "convert_to_ws_url": "openenv.client.endpoints",
-    "create_app": "openenv.core._app",
-    "create_fastapi_app": "openenv.core._app",
+    "create_app": "openenv.core.env_server.web_interface",
+    "create_fastapi_app": "openenv.core.env_server.web_interface",
     "create_llm_client": "openenv.llm",
-    "create_web_interface_app": "openenv.core._app",
+    "create_web_interface_app": "openenv.core.env_server.web_interface",
     "deserialize_action": "openenv.mcp.types",
     "deserialize_action_with_preprocessing": "openenv.mcp.types",
     "get_gradio_display_title": "openenv.server.page.gradio",

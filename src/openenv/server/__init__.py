@@ -16,7 +16,7 @@ __getattr__, __dir__ = lazy(
     {
         "HTTPEnvServer": f"{__name__}.app",
         # Existing code imports these names from here.
-        "create_app": "openenv.core._app",
-        "create_fastapi_app": "openenv.core._app",
+        "create_app": "openenv.core.env_server.web_interface",
+        "create_fastapi_app": "openenv.core.env_server.web_interface",
     },
 )
