@@ -1,4 +1,4 @@
-"""What served Gymnasium and PettingZoo environments share: frames, reset arguments, `info` as JSON, copies."""
+"""Shared by served Gymnasium and PettingZoo environments: frames, reset arguments, `info` as JSON, copies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # by the number of channels: grey, gre
 
 
 def as_html(rendered: Any) -> str | None:
-    """What `render()` returned, as HTML.
+    """The result of `render()` as HTML.
 
     Args:
         rendered: A frame (an array of height x width, with 1 to 4 channels or none), a list of frames, of which
@@ -150,7 +150,7 @@ _PLAIN = frozenset({bool, int, float, str})
 
 
 def plain(value: Any) -> Any:
-    """Anything as what JSON can say: arrays as lists, numpy's numbers as Python's, unknown objects as text."""
+    """A value for JSON: arrays as lists, numpy's numbers as Python's, unknown objects as text."""
     if value is None or type(value) in _PLAIN:
         return value
     if isinstance(value, np.ndarray | np.generic):
@@ -168,7 +168,7 @@ def plain(value: Any) -> Any:
 
 Copied = TypeVar("Copied")
 
-# Its surfaces, clocks and fonts know nothing of `copy`, and are in every environment that has drawn once.
+# Its surfaces, clocks and fonts do not support `copy`, and every environment that has drawn has some.
 _DRAWING = "pygame."
 _INNER = ("env", "aec_env")
 
@@ -177,7 +177,7 @@ def duplicate(environment: Copied, inner: Any, memo: dict[int, Any], shared: Con
     """A deep copy of an environment that wraps another one, with its random numbers where they are.
 
     Args:
-        environment: What to copy.
+        environment: The environment to copy.
         inner: The environment within, and perhaps its wrappers.
         memo: Of `copy.deepcopy`.
         shared: Attributes of `environment` that stay the same objects.
@@ -202,7 +202,7 @@ def duplicate(environment: Copied, inner: Any, memo: dict[int, Any], shared: Con
 
 
 def _layers(inner: Any) -> Iterator[Any]:
-    """An environment, and what it wraps."""
+    """An environment, and those that it wraps."""
     yield inner
     for name in _INNER:
         if name in vars(inner):

@@ -1,4 +1,4 @@
-"""What is to be played: one case is one episode, and the same case is the same episode again."""
+"""The cases of an evaluation: one case is one episode, and the same case repeats the same episode."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Case:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What is the same case in another run: a task and its repeat, or else the seed."""
+        """The identity of the case across runs: a task and its repeat, or else the seed."""
         return (self.seed,) if self.index is None else (self.split, self.index, self.repeat)
 
     def arguments(self) -> dict[str, Any]:
-        """What its reset is given."""
+        """The arguments of its reset."""
         named = {"seed": self.seed, "split": self.split, "index": self.index}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -99,7 +99,7 @@ def cases_of_tasks(count: int, split: str, seed: int, episodes: int | None = Non
     Args:
         count: How many tasks the split has.
         split: Its name.
-        seed: From which those that are played, and the seeds of all episodes, are derived.
+        seed: The choice of tasks, and the seeds of all episodes, are derived from it.
         episodes: How many to play; None: all.
         repeats: How often each task is played.
 

@@ -23,11 +23,11 @@ class Evaluation:
     """One run.
 
     Args:
-        connect: Makes a client with a session of its own.
-        policy: Who acts.
-        cases: What to play.
+        connect: Makes a client with its own session.
+        policy: The policy.
+        cases: The cases to play.
         options: How.
-        about: What to say of it in the report; `began` and `seconds` are filled in.
+        about: Its facts in the report; `began` and `seconds` are filled in.
         on_episode: Called after each episode.
 
     Attributes:
@@ -64,7 +64,7 @@ class Evaluation:
 
     @property
     def episodes(self) -> list[EpisodeResult]:
-        """What was played so far, as it ended."""
+        """The episodes so far, in the order of their ends."""
         return self._runner.episodes
 
     @property
@@ -77,7 +77,7 @@ class Evaluation:
         self._policy.close()
 
     def report(self) -> EvalReport:
-        """What was found so far."""
+        """The report so far."""
         episodes = sorted(self.episodes, key=lambda episode: self._order[episode.key])
         self._about.seconds = round(time.monotonic() - self._began, 3)
         summary = summary_of(episodes, len(self._order), self._about.success_at)
@@ -107,10 +107,10 @@ async def evaluate(
         base_url: Address of the server.
         env: In its place, an `Environment` class, which is stepped in this process.
         app: In its place, an app made by `create_app`.
-        concurrency: Episodes at once, each in a session of its own.
+        concurrency: Episodes at once, each in its own session.
         max_steps: After so many steps an episode is over.
         retries: How often an episode that was lost to the infrastructure is played again, with the same seed.
-        success_at: The least return that is a success; None: what the environment says.
+        success_at: The least return that is a success; None: the environment decides.
         client: Further arguments of `GenericEnvClient`: `api_key`, `message_timeout_s`, `record`.
 
     Raises:
@@ -155,7 +155,7 @@ class EvalRequest:
     """An evaluation.
 
     Attributes:
-        target: What is evaluated, in words.
+        target: The evaluated target, as text.
         policy: `module:function`, or `random`.
         episodes: How many; None: as many as there are seeds or tasks, and 100 where neither says.
         seeds: As `parse_seeds` takes them; None: derived from `seed`.
@@ -163,7 +163,7 @@ class EvalRequest:
         split: Its tasks are played, in place of seeds.
         repeats: How often each task is.
         timeout_s: Seconds for each call of the environment.
-        success_at: The least return that is a success; None: what the environment says.
+        success_at: The least return that is a success; None: the environment decides.
         record: The folder for the episodes; None: they are not recorded.
         options: How they are played.
 
@@ -216,7 +216,7 @@ class EvalRequest:
 
         Args:
             server: The server.
-            policy: What `chosen_policy` gave.
+            policy: The result of `chosen_policy`.
             on_episode: Called after each episode.
 
         Raises:

@@ -45,13 +45,13 @@ class EvalHarness(ABC):
         """Runs one evaluation and returns its scores by name. For the arguments see `EvalConfig`."""
 
     def run_from_config(self, config: EvalConfig) -> EvalResult:
-        """Runs what a configuration describes."""
+        """Runs the evaluation of a configuration."""
         scores = self.run(config.harness_version, config.library_versions, config.dataset, config.eval_parameters)
         return EvalResult(config=config, scores=scores)
 
     @property
     def name(self) -> str:
-        """What configurations call it: its class's name."""
+        """Its name in configurations: the name of its class."""
         return type(self).__name__
 
 

@@ -54,7 +54,7 @@ def environment_task(
         split: Samples are the tasks of this split.
         seeds: Without a split, samples are these seeds: as `parse_seeds` takes them, or a list.
         episodes: How many samples; None: all tasks or seeds, and 10 where neither is given.
-        seed: What seeds, and the choice among tasks, are derived from.
+        seed: The seeds, and the choice among tasks, are derived from it.
         max_turns: After so many answers of the model an episode is over.
         instructions: The first message to the model; None: how it is to answer.
         client: Further arguments of `GenericEnvClient`: `api_key`, `message_timeout_s`, `record`.
@@ -156,7 +156,7 @@ OVER = "the episode is over"
 
 
 class InspectEpisode:
-    """A session, and what came of its episode so far.
+    """A session, and the state of its episode so far.
 
     Args:
         base_url: Address of the server.
@@ -274,7 +274,7 @@ class Turns:
 
 
 def _text_of(result: Any) -> str:
-    """What a tool gave, for the model."""
+    """The result of a tool, for the model."""
     value = result.get("data") if isinstance(result, Mapping) and "data" in result else result
     if value is None and isinstance(result, Mapping):
         blocks = result.get("content") or ()

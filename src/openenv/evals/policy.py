@@ -63,7 +63,7 @@ class UserPolicy:
     connection. What waits for something (a model's server) is to be `async`: then all episodes wait at once.
 
     Args:
-        name: What to call it in messages.
+        name: Its name in messages.
         value: The function, class or object.
 
     Raises:
@@ -164,7 +164,7 @@ class _UserAgent:
 
 
 def load_policy(target: str) -> UserPolicy:
-    """What `module:attribute` names; the folder where the command runs is searched first.
+    """The object that `module:attribute` names; the folder where the command runs is searched first.
 
     Raises:
         UsageError: There is no such thing, or it is no policy.
@@ -179,7 +179,7 @@ def load_policy(target: str) -> UserPolicy:
     return UserPolicy(target, attribute_of(import_module(module, target), path, target))
 
 
-# What is part of every action, and of none in particular.
+# Fields that every action has.
 _BESIDE = frozenset({"metadata"})
 
 
@@ -195,7 +195,7 @@ class RandomPolicy:
     """
 
     name = "random"
-    # A schema may allow what the environment's own validation does not.
+    # A schema may allow actions that the environment's own validation refuses.
     attempts = 20
 
     def __init__(self, schema: Mapping[str, Any], tools: Sequence[Tool] | None = None):

@@ -20,12 +20,12 @@ from .statistics import Sample, Share, mean_interval, sample_of, share_interval,
 
 
 class RunInfo(BaseModel):
-    """What was evaluated, and how.
+    """The subject and settings of an evaluation.
 
     Attributes:
-        target: What was served, or the address of the server.
+        target: The served target, or the address of the server.
         environment: The environment's name, as it says itself; None if it does not.
-        policy: Who acted.
+        policy: The policy.
         split: Of the tasks that were played; None: seeds were.
         concurrency, max_steps, retries, success_at: As asked for.
         openenv: Version of this package.
@@ -51,7 +51,7 @@ class RunInfo(BaseModel):
 
 
 class EvalSummary(BaseModel):
-    """What the episodes say together. Episodes that failed have no part in any score.
+    """The summary of the episodes. Failed episodes are not part of any score.
 
     Attributes:
         planned, played: How many episodes there were to be, and how many there are.
@@ -106,12 +106,12 @@ class EvalReport(BaseModel):
 
 
 def summary_of(episodes: Sequence[EpisodeResult], planned: int, success_at: float | None = None) -> EvalSummary:
-    """What episodes say together.
+    """The summary of episodes.
 
     Args:
         episodes: In any order.
         planned: How many there were to be.
-        success_at: The least return that is a success; None: what the environment says.
+        success_at: The least return that is a success; None: the environment decides.
     """
     scores = [episode.score for episode in episodes if episode.score is not None]
     successes = successes_of(episodes, success_at)
@@ -140,7 +140,7 @@ def successes_of(episodes: Sequence[EpisodeResult], success_at: float | None) ->
 
     Args:
         episodes: In any order.
-        success_at: The least return that is a success; None: what the environment says.
+        success_at: The least return that is a success; None: the environment decides.
     """
     if success_at is not None:
         return {episode.key: episode.score >= success_at for episode in episodes if episode.score is not None}
@@ -172,7 +172,7 @@ def write_report(report: EvalReport, path: Path) -> None:
 
 
 def read_report(path: Path) -> EvalReport:
-    """Reads what `write_report` wrote.
+    """Reads the file of `write_report`.
 
     Raises:
         UsageError: It cannot be read, or is something else.

@@ -23,7 +23,7 @@ from .policy import Agent, Policy
 
 Blame = Literal["policy", "environment", "infrastructure"]
 _SUCCESS = ("success", "is_success")
-# Of rewards: the squares of what is larger are no floats any more, so nothing could be said of their mean.
+# Bound of rewards: the squares of larger values overflow a float, so their mean could not be computed.
 MOST_REWARD = 1e50
 # An action may be anything, also too deep to be written, or with a `__repr__` that raises.
 _SHORT = Repr()
@@ -36,7 +36,7 @@ class EpisodeFailure(BaseModel):
     Attributes:
         blame: Who must act: the policy's author, the environment's, or the operator of the machines.
         error: The class of the error.
-        message: What happened.
+        message: The description.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,18 +47,18 @@ class EpisodeFailure(BaseModel):
 
 
 class EpisodeResult(BaseModel):
-    """What came of a case.
+    """The outcome of a case.
 
     Attributes:
         seed, split, index, repeat: The case.
         score: Its return, the sum of the rewards of its steps; None: it failed, or no step gave a reward.
         length: Steps.
         end: How it ended: by itself, cut short by the environment, cut short after `max_steps`, or with a failure.
-        success: What its last observation said of success; None: nothing.
-        failure: Why there is no score.
+        success: Whether it succeeded, by its last observation; None: the observation does not say.
+        failure: The failure; None for an episode with a score.
         attempts: How often it was played; more than once after failures of the infrastructure.
         seconds: Of the last time.
-        episode_id: What its record calls it; None: it was not recorded.
+        episode_id: Its name in the record; None: it was not recorded.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -94,11 +94,11 @@ async def play(
 
     Args:
         client: With a session of its own, which was reset.
-        case: What is played.
-        policy: Who acts.
-        first: What the reset gave.
+        case: The case.
+        policy: The policy.
+        first: The result of the reset.
         max_steps: After so many it is over.
-        episode_id: What it was called in the reset.
+        episode_id: Its name in the reset.
 
     Raises:
         OpenEnvError: It failed; `PolicyFailed` if the policy did.
@@ -134,9 +134,9 @@ def end_of(result: StepResult[Any]) -> Literal["terminated", "truncated"] | None
 
 
 def failed_episode(case: Case, error: errors.OpenEnvError, seconds: float) -> EpisodeResult:
-    """What came of a case that failed."""
+    """The outcome of a failed case."""
     blame: Blame = "policy" if error.blame == "client" else error.blame
-    # Of a policy that raised, the class of what it raised.
+    # For a policy that raised, the class of its exception.
     cause = error.__cause__ if isinstance(error, errors.PolicyFailed) else None
     failure = EpisodeFailure(blame=blame, error=type(cause or error).__name__, message=str(error) or error.message)
     return EpisodeResult(**asdict(case), end="failed", failure=failure, seconds=seconds)
@@ -145,7 +145,7 @@ def failed_episode(case: Case, error: errors.OpenEnvError, seconds: float) -> Ep
 async def _step(
     client: GenericEnvClient, agent: Agent, seen: StepResult[dict[str, Any]], attempts: int
 ) -> StepResult[dict[str, Any]]:
-    """One step; a choice that is no action is the policy's failure, after so many."""
+    """One step. After so many invalid actions, the policy has failed."""
     for attempt in range(attempts):
         action = await agent.act(seen.observation)
         try:
@@ -167,7 +167,7 @@ def _no_action(action: Any, error: Exception) -> errors.PolicyFailed:
 
 
 def _success(result: StepResult[dict[str, Any]]) -> bool | None:
-    """What an observation, its metadata or its info say of success."""
+    """Whether an observation, its metadata or its info report success."""
     metadata = result.metadata or {}
     info = result.observation.get("info") or metadata.get("info")
     for place in (result.observation, metadata, info):
@@ -189,7 +189,7 @@ class EvalOptions:
     """How to play.
 
     Attributes:
-        concurrency: Episodes at once, each in a session of its own.
+        concurrency: Episodes at once, each in its own session.
         max_steps: After so many an episode is over.
         retries: How often an episode that was lost to the infrastructure is played again, with the same seed.
         named: Whether episodes get names, by which their records are found.
@@ -222,14 +222,14 @@ class Runner:
     A server that is full is no failure: then fewer episodes are played at once.
 
     Args:
-        connect: Makes a client with a session of its own.
-        policy: Who acts.
-        cases: What to play.
+        connect: Makes a client with its own session.
+        policy: The policy.
+        cases: The cases to play.
         options: How.
         on_episode: Called after each episode.
 
     Attributes:
-        episodes: What was played so far, in the order in which it ended; complete when `run` returns, and readable
+        episodes: The episodes so far, in the order of their ends; complete when `run` returns, and readable
             after it was cancelled.
         players: How many played at once at the end.
     """
@@ -247,7 +247,7 @@ class Runner:
         self._waiting = deque(_Progress(case) for case in cases)
         self._options = options or EvalOptions()
         self._on_episode = on_episode
-        # Those who have a session.
+        # Players with a session.
         self._with_session: set[GenericEnvClient] = set()
         self.episodes: list[EpisodeResult] = []
         self.players = min(self._options.concurrency, len(self._waiting))
@@ -307,7 +307,7 @@ class Runner:
         return False
 
     async def _wait_for_room(self, progress: _Progress, error: errors.CapacityError) -> bool:
-        """No room for a session: those that have one play its case, or else it waits."""
+        """There is no slot for a session: players with a session play its case, or else it waits."""
         now = time.monotonic()
         progress.refused_at = progress.refused_at or now
         if not self._with_session and now - progress.refused_at > PATIENCE_S:
@@ -322,7 +322,7 @@ class Runner:
         return True
 
     async def _after_failure(self, progress: _Progress, error: errors.OpenEnvError) -> bool:
-        """What becomes of a case that failed. Returns whether the session may be used again."""
+        """Handles a failed case: repeats or records it. Returns whether the session may be used again."""
         if error.blame == "client" and not isinstance(error, errors.PolicyFailed):
             raise error
         if error.blame == "infrastructure" and progress.attempts <= self._options.retries:

@@ -23,7 +23,7 @@ class Epoch:
     """One pass.
 
     Args:
-        plan: What is sampled.
+        plan: The plan of the tasks.
         number: Which pass, from 0.
 
     Attributes:
@@ -47,7 +47,7 @@ class Epoch:
         self._returned: list[int] = []
 
     def take(self) -> tuple[int, int] | None:
-        """The next task: first what was given back, then in order. Returns index and repeat, or None."""
+        """The next task: first the returned ones, then in order. Returns index and repeat, or None."""
         while self.free:
             place = self._returned.pop() if self._returned else next(self._upcoming)
             if self._standing[place] == _FREE:
@@ -276,7 +276,7 @@ class TaskSampler:
             return further + sum(epoch.left for epoch in self._epochs.values())
 
     def close(self) -> None:
-        """Lets go of the journal; what is not finished comes first when it is opened again."""
+        """Closes the journal; unfinished tasks come first when it is opened again."""
         if self._is_elsewhere:  # and so is the journal
             return
         with self._lock:
@@ -383,7 +383,7 @@ class TaskSampler:
             self._epochs[key[0]].give_back(*key[1:])
 
     def _replay(self, entry: TaskEvent, taken: set[_Key]) -> str | None:
-        """Has an event happen again. Returns what is wrong with it, if anything is."""
+        """Replays an event of the journal. Returns the error, if there is one."""
         key = entry.key
         epoch = None
         if entry.index < self._plan.size and entry.repeat < self._plan.repeats:

@@ -76,7 +76,7 @@ class SamplingPlan:
         return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest()) >> (64 - _SEED_BITS)
 
     def facts(self) -> dict[str, Any]:
-        """What a journal says of it."""
+        """The plan as the first line of a journal."""
         return asdict(self)
 
 
@@ -88,7 +88,7 @@ _open: weakref.WeakSet[TaskJournal] = weakref.WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class TaskEvent:
-    """What happened to a task: one of `EVENTS`."""
+    """An event of a task: one of `EVENTS`."""
 
     event: str
     epoch: int
@@ -111,7 +111,7 @@ class TaskJournal:
 
     Args:
         path: The file; it is made if there is none.
-        plan: What is sampled.
+        plan: The plan of the tasks.
         sync: Whether every line is written to the disk before a call returns (milliseconds each).
 
     Raises:
@@ -143,7 +143,7 @@ class TaskJournal:
         _open.add(self)
 
     def recorded(self) -> Iterator[tuple[int, TaskEvent]]:
-        """What it said when it was opened, each with the number of its line; to be asked once.
+        """Its events at the opening, each with the number of its line; call it once.
 
         Raises:
             JournalMismatch: A line is none.
@@ -184,7 +184,7 @@ class TaskJournal:
             self.close()  # or a sampler without references would keep its journal locked
 
     def _read(self, plan: SamplingPlan) -> bytes:
-        """What the file has after its first line, without a last line that was cut off."""
+        """The lines of the file after the first one, without a cut-off last line."""
         with open(self._file, "rb", closefd=False) as file:
             text = file.read()
         self._end = text.rfind(b"\n") + 1

@@ -1,4 +1,4 @@
-"""The server under evaluation: what it says about itself, and one started for the run."""
+"""The evaluated server: its metadata, and a local server started for the run."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class EvalServer:
             return len(client.tasks(split))
 
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What a route answers; with a body, to a POST."""
+        """The answer of a route; with a body, to a POST."""
         address = http_url(websocket_url(self.url)) + path
         reply = fetch(address, bearer(self.api_key), ANSWER_S, body)
         if reply.status in {401, 403}:
@@ -112,7 +112,7 @@ class EvalServer:
 
 
 class LocalEvalServer(ServedTarget):
-    """What `openenv serve TARGET` serves on this machine; ready as soon as it answers a reset."""
+    """A local `openenv serve TARGET`; ready as soon as it answers a reset."""
 
     def settle(self) -> None:
         """Nothing is measured here, so it need not be idle."""

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import InvalidAction
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
-# What is beside the observation itself.
+# Fields in addition to the observation itself.
 _BESIDE = frozenset({"metadata", "reward", "done", "terminated", "truncated"})
 
 

@@ -34,7 +34,7 @@ from .types import (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
-# A limit of nothing is one that is over.
+# A limit of 0 s is already over.
 SHORTEST_S = 0.001
 
 
@@ -196,9 +196,9 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         return self._step_impl(action, **self._takes(timeout_s, kwargs))
 
     async def step_async(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
-        """`step` for callers who can await."""
+        """`step` for async callers."""
         if not is_asynchronous(type(self)) and type(self).step is not MCPEnvironment.step:
-            # What the subclass says of a step is said in `step` alone.
+            # The own `step` of the subclass defines its steps.
             arguments = _accepted_arguments(type(self).step).of({"timeout_s": timeout_s, **kwargs})
             return await asyncio.to_thread(self.step, action, **arguments)
         if isinstance(action, CallToolAction):
@@ -215,7 +215,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
 
     @abstractmethod
     def _step_impl(self, action: Action, timeout_s: float | None = None, **kwargs: Any) -> Observation:
-        """Does an action that is no tool call. May be a coroutine function, where `step_async` is overridden."""
+        """Does an action that is not a tool call. May be a coroutine function, if `step_async` is overridden."""
 
     @property
     @abstractmethod
@@ -241,7 +241,7 @@ def mode_of(environment: MCPEnvironment) -> str:
 
 
 def is_asynchronous(cls: type[MCPEnvironment]) -> bool:
-    """Whether a class has a `step_async` of its own."""
+    """Whether a class defines its own `step_async`."""
     return cls.step_async is not MCPEnvironment.step_async
 
 
@@ -300,7 +300,7 @@ def _call_tool(
 async def _call_tool_async(
     environment: MCPEnvironment, name: str, arguments: dict[str, Any], timeout_s: float | None = None
 ) -> ToolResult | ToolFault:
-    """The same for a caller who can await."""
+    """The same for an async caller."""
     try:
         limit_s = environment._limit(timeout_s)
         return await environment._tools().call_async(name, arguments, limit_s, mode_of(environment))

@@ -23,7 +23,7 @@ Outcome = tuple[Any, BaseException | None]
 _callers: ContextVar[tuple[object, ...]] = ContextVar("openenv_workbenches", default=())
 # Threads that one environment may leave to tools which do not come back.
 MOST_LEFT = 8
-# What an event loop has, beyond a tool's own time, to show that it still turns.
+# Seconds that an event loop has, beyond a tool's own time, to show that it still runs.
 LOOP_S = 0.25
 
 
@@ -53,7 +53,7 @@ class ToolExecutor:
 
         Raises:
             ToolDeadlineExceeded: It did not end in time.
-            BaseException: What the job raised.
+            BaseException: The exception of the job.
         """
         if self._name in _callers.get():
             return self._inner().run(work, timeout_s)
@@ -68,7 +68,7 @@ class ToolExecutor:
         return _result_of(outcome)
 
     async def run_async(self, work: Callable[[], Any], timeout_s: float) -> Any:
-        """`run` for a caller who can await."""
+        """`run` for an async caller."""
         if self._name in _callers.get():
             return await self._inner().run_async(work, timeout_s)
         loop = asyncio.get_running_loop()
@@ -230,7 +230,7 @@ class _LoopThread(threading.Thread):
         return started
 
     def withdraw(self, started: list[asyncio.Task[None]]) -> bool:
-        """Cancels what `give` started. False: the loop does not turn."""
+        """Cancels the coroutine of `give`. False: the loop does not run."""
         turned = threading.Event()
 
         def stop() -> None:

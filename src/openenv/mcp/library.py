@@ -135,7 +135,7 @@ class SdkLibrary:
         """Calls a tool that there is, in the MCP session of the running event loop.
 
         Raises:
-            ToolFault: It gave nothing.
+            ToolFault: The tool failed.
         """
         if self._at_once:
             opened = await self.sessions.open()
@@ -329,7 +329,7 @@ class FastMcpLibrary:
             raise execution_error(name, error.__cause__ or error) from error
 
     async def _in_session(self, make: Callable[[], Awaitable[Any]]) -> Any:
-        """Awaits what is made in the context of a request of the session."""
+        """Makes and awaits a coroutine in the context of a request of the session."""
         opened = await self.sessions.open()
         with in_fastmcp_request(opened.request(self.sessions.number())):
             return await make()
@@ -346,7 +346,7 @@ class FastMcpLibrary:
         return found if isinstance(found, dict) else {}
 
     def _is_plain(self) -> bool:
-        """Whether nothing stands between the server and its tools: no other provider, no transform, no middleware."""
+        """Whether the server calls its tools directly: no other provider, no transform, no middleware."""
         server = self.server
         own = getattr(server, "_local_provider", None)
         return (
@@ -451,7 +451,7 @@ def _mark_tool_errors(function: Callable[..., Any], asynchronous: bool) -> Calla
 
 
 def _result(name: str, result: Any) -> ToolResult:
-    """What FastMCP calls a ToolResult as ours."""
+    """FastMCP's ToolResult as ours."""
     if getattr(result, "is_error", False):
         texts = [getattr(block, "text", None) for block in result.content or ()]
         text = " ".join(text for text in texts if isinstance(text, str))

@@ -1,4 +1,4 @@
-"""MCP sessions inside an environment: what a tool's `Context` belongs to.
+"""MCP sessions inside an environment: a tool's `Context` belongs to one.
 
 A tool with a `Context` logs, reports progress and keeps state in an MCP session. So each server of tools has a client
 in the same process. Calls do not pass through that client, which would take milliseconds: they run where they are
@@ -37,7 +37,7 @@ class McpSession:
 
     Args:
         server: The server of tools.
-        session_id: What tools get as `session_id`.
+        session_id: The `session_id` that tools get.
     """
 
     def __init__(self, server: Any, session_id: str):
@@ -54,7 +54,7 @@ class McpSession:
         return not (self._task.done() or self._ending.is_set())
 
     async def opened(self) -> OpenSession:
-        """Waits until the session is open. Raises what prevents that."""
+        """Waits until the session is open. Raises the error that prevents that."""
         return await asyncio.shield(self._opened)
 
     def end(self) -> None:
@@ -126,7 +126,7 @@ class McpSessions:
         server: The server of tools.
 
     Attributes:
-        id: What tools get as `session_id`.
+        id: The `session_id` that tools get.
     """
 
     def __init__(self, server: Any):
@@ -215,7 +215,7 @@ class _OpenRequest:
             await asyncio.Event().wait()
 
     async def context_or_failure_of(self, request: asyncio.Task[Any]) -> Any:
-        """The context that the server handles the request in. Raises what failed the request instead."""
+        """The context in which the server handles the request. Raises the error of a failed request."""
         await asyncio.wait([self._context, request], return_when=asyncio.FIRST_COMPLETED)
         if not self._context.done():
             request.result()

@@ -36,7 +36,7 @@ _LRU_CACHES = (
 
 
 def forget_functions(functions: Iterable[Callable[..., Any]]) -> None:
-    """Has nothing remembered of these functions. Versions that remember elsewhere are left as they are."""
+    """Clears FastMCP's caches of these functions. Versions with other caches are left unchanged."""
     # Of those that keep anything: another thread may be looking up one that does not, for another environment.
     held = [
         function for function in functions if not inspect.isfunction(function) or function.__closure__ is not None
@@ -77,7 +77,7 @@ class Toolbox:
             raise ValueError(f"MCP tools cannot use reserved names: {reserved}; {_reserved_hint()}")
 
     def declare(self, function: Any, mode: str | None, name: str | None) -> Any:
-        """Adds a tool, to one mode or to both. Returns what it was declared from. Raises `ValueError`."""
+        """Adds a tool, to one mode or to both. Returns the declared function. Raises `ValueError`."""
         called = name or getattr(function, "__name__", "")
         if called in RESERVED_TOOL_NAMES:
             raise ValueError(f"Tool name {called!r} is reserved and cannot be used; {_reserved_hint()}")
@@ -122,7 +122,7 @@ class Toolbox:
             mode: Of the server.
 
         Raises:
-            ToolFault: It gave nothing.
+            ToolFault: The tool failed.
         """
         library, shortcut = self._find(name, mode)
         limit_s = timeout_s or _NO_LIMIT_S
@@ -145,7 +145,7 @@ class Toolbox:
     async def call_async(
         self, name: str, arguments: dict[str, Any], timeout_s: float | None, mode: str
     ) -> ToolResult:
-        """The same for a caller who can await: an asynchronous tool runs on the caller's event loop."""
+        """The same for an async caller: an asynchronous tool runs on the caller's event loop."""
         library, shortcut = self._find(name, mode)
         limit_s = timeout_s or _NO_LIMIT_S
         try:

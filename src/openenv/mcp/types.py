@@ -16,7 +16,7 @@ from ..protocol.jsonrpc import JsonRpcErrorCode, RpcError
 from ..types import Action, BaseMessage, Observation
 
 RESERVED_TOOL_NAMES = frozenset({"reset", "step", "state", "close"})
-"""No tool may be called so: they are what drives an environment, and not what an agent does in it."""
+"""Names that no tool may have: they drive an environment, and are not actions of an agent."""
 
 MCP_TOOL_CALL_TIMEOUT = 30.0
 """Seconds that a tool has, unless the call or the environment's class says otherwise."""
@@ -77,7 +77,7 @@ class ListToolsObservation(Observation):
 
 
 class CallToolObservation(Observation):
-    """What a tool gave, or why it gave nothing.
+    """The result or the fault of a tool.
 
     Attributes:
         tool_name: The tool.
@@ -140,7 +140,7 @@ class JsonRpcError(BaseModel):
 
     @classmethod
     def from_code(cls, code: JsonRpcErrorCode, message: str | None = None, data: Any = None) -> Self:
-        """An error; without a message, with what the code itself says."""
+        """An error; without a message, with the text of its code."""
         return cls(code=code.value, message=message or code.name.replace("_", " ").capitalize(), data=data)
 
 
@@ -223,12 +223,12 @@ def _kind(value: Any) -> str:
 
 MOST_NAMES = 50
 INTERRUPTIONS = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
-"""What ends a call from outside, and is no answer of its tool."""
+"""Exceptions that end a call from outside, and are not an answer of its tool."""
 
 
 @dataclass(slots=True)
 class ToolResult:
-    """What a tool gave.
+    """The result of a tool.
 
     Attributes:
         content: Blocks of text, images and so on, as they are shown to a model.
@@ -246,7 +246,7 @@ class ToolResult:
 
 
 class ToolFault(Exception):
-    """Why a tool gave nothing.
+    """Why a tool failed.
 
     Attributes:
         error: The same as data.
@@ -258,13 +258,13 @@ class ToolFault(Exception):
 
 
 def not_found_error(name: str, names: list[str]) -> ToolFault:
-    """There is no such tool; names those there are."""
+    """The tool does not exist; the message names the existing ones."""
     there = ", ".join(names[:MOST_NAMES]) or "none"
     return ToolFault(ToolErrorType.TOOL_NOT_FOUND, f"Unknown tool: {name!r}; there are: {there}")
 
 
 def argument_error(name: str, error: BaseException, schema: Any = None) -> ToolFault:
-    """It does not take these arguments; says which of them, and what it takes."""
+    """The tool does not take these arguments; the message names them and the expected ones."""
     faults = str(error)
     if isinstance(error, ValidationError):
         places = ((".".join(map(str, each["loc"])), each["msg"]) for each in error.errors(include_url=False))
@@ -292,7 +292,7 @@ def fault_of(name: str, error: BaseException) -> ToolFault:
 
 
 def message_of(error: BaseException) -> str:
-    """The text of an error; nothing if the error itself fails to say it."""
+    """The text of an error; empty if the error's own `__str__` fails."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - foreign code again
@@ -338,7 +338,7 @@ class ToolRequest(NamedTuple):
         return None if self.name is None else action_of(self.name, self.arguments)
 
     def as_observation(self, answered: dict[str, Any]) -> dict[str, Any]:
-        """What the session answered, for a record of it."""
+        """The answer of the session, for its record."""
         return {**observation_of(str(self.name), answered), "reward": None, "done": False}
 
     def reply(self, outcome: ToolResult | ToolFault) -> dict[str, Any]:
@@ -381,12 +381,12 @@ def read_call(method: str, params: dict[str, Any], standard: bool) -> ToolReques
 
 
 def listing_reply(tools: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """What a session answers about the tools that there are."""
+    """The answer of a session to a request for its tools."""
     return {"result": {"tools": list(tools)}}
 
 
 def error_reply(message: str, data: Any = None) -> dict[str, Any]:
-    """What a session answers where there is no result."""
+    """The answer of a session without a result."""
     return {"error": {"code": int(JsonRpcErrorCode.INTERNAL_ERROR), "message": message, "data": data}}
 
 

@@ -24,7 +24,7 @@ __all__ = [
     "check_folder",
 ]
 
-# Who records reads nothing.
+# A recorder does not need the reader.
 __getattr__, __dir__ = lazy(
     __name__, dict.fromkeys(("Episode", "Recording", "Transition"), "openenv.recording.reader")
 )

@@ -20,7 +20,7 @@ logger = logging.getLogger("openenv.recording")
 
 
 class Compactor:
-    """One process at a time; what it does can be killed and done again at any moment.
+    """Runs one process at a time; its work can be killed and repeated at any moment.
 
     Args:
         folder: Of the records.
@@ -33,7 +33,7 @@ class Compactor:
         self._said = False
 
     def scan_folder(self, own: Path | None) -> None:
-        """Looks for what others have left, other than a file that is being written here."""
+        """Looks for files that other recorders left, except the file that is being written here."""
         with contextlib.suppress(OSError):  # the recorder logs that it cannot write there
             if any(needs_compaction(path) for path in record_files(self._folder) if path != own):
                 self._waiting.append(self._folder)
@@ -53,7 +53,7 @@ class Compactor:
             )
 
     def work(self) -> bool:
-        """Starts what waits, if nothing runs. Returns whether there is more to be done. Never waits."""
+        """Starts the next job, if no job runs. Returns whether there is more to do. Never waits."""
         process = self._process
         if process is not None:
             if process.poll() is None:
@@ -79,7 +79,7 @@ class Compactor:
         return self._process is not None or bool(self._waiting)
 
     def finish(self, patience_s: float) -> None:
-        """Does what is left, for so long; the next start does the rest."""
+        """Does the remaining jobs for so many seconds; the next start does the rest."""
         due = time.monotonic() + patience_s
         while self.work() and (left := due - time.monotonic()) > 0:
             if self._process is not None:
@@ -106,7 +106,7 @@ class Compactor:
 
 SMALL_BYTES = 1024 * 1024
 """Files below this size stay lines: many small Parquet files would help no reader."""
-# What is not whole by then never will be.
+# An incomplete file of that age will never be complete.
 _PART_S = 3600.0
 _TAIL = 64 * 1024
 
@@ -128,7 +128,7 @@ def needs_compaction(path: Path) -> bool:
 
 
 def compact(folder: Path) -> None:
-    """Tidies up a folder: what killed processes left is repaired and becomes Parquet, what is torn goes.
+    """Cleans up a folder: files of killed processes are repaired and become Parquet, and torn files are deleted.
 
     Raises:
         OSError: Something cannot be read or written.
@@ -191,7 +191,7 @@ def _repair(fd: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Tidies up what is named; 0, or 1 with a line on stderr."""
+    """Cleans up the named paths; returns 0, or 1 with a line on stderr."""
     path = Path(arguments[0])
     try:
         if path.is_dir():

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 # A schema may say of a field that it does not follow from the seed: a clock, a name of a process.
 UNSEEDED = "seeded"
-# What such texts are needs no word.
+# Texts of these formats may differ between runs without the mark `UNSEEDED`.
 _CLOCKS = ("date-time", "time", "uuid")
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
 # References may go in a circle.
@@ -22,8 +22,8 @@ class ValueDifference(NamedTuple):
 
     Attributes:
         path: Names and indices that lead to it; empty for the values themselves.
-        one: What the first has there.
-        other: What the second has there.
+        one: The value in the first.
+        other: The value in the second.
     """
 
     path: tuple[str | int, ...]
@@ -41,7 +41,7 @@ class ValueDifference(NamedTuple):
 
 
 class SchemaNodes:
-    """What a JSON Schema says of one value: all of its variants, with references followed.
+    """The parts of a JSON Schema about one value: all its variants, with references followed.
 
     Args:
         schema: The schema; anything that is no map says nothing.
@@ -62,13 +62,13 @@ class SchemaNodes:
         return any(node.get(UNSEEDED) is False or node.get("format") in _CLOCKS for node in self._nodes)
 
     def field(self, name: str) -> SchemaNodes:
-        """What is said of a field of the value."""
+        """The schemas of a field of the value."""
         return self._of(
             node.get("properties", {}).get(name, node.get("additionalProperties")) for node in self._nodes
         )
 
     def item(self, index: int) -> SchemaNodes:
-        """What is said of an item of the value."""
+        """The schemas of an item of the value."""
         firsts = ((node, node.get("prefixItems", ())) for node in self._nodes)
         return self._of(first[index] if index < len(first) else node.get("items") for node, first in firsts)
 
@@ -116,7 +116,7 @@ def first_difference(
     Args:
         one: Plain data, with arrays of numpy or without.
         other: The same.
-        schema: What is said of both.
+        schema: The schemas of both.
         same: Whether values without parts are the same.
         beside: Fields at the top that are facts beside the value, and not compared.
     """

@@ -19,7 +19,7 @@ from .transition import Int64, referenced_arrays
 if TYPE_CHECKING:
     from .reader import Episode
 
-# Rows and bytes of a row group: what has to fit into memory.
+# Rows and bytes of a row group, which must fit into memory.
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32 * 1024 * 1024
 
@@ -27,14 +27,14 @@ _ABSENT = msgspec.Raw(b"null")
 
 
 class Versions(msgspec.Struct):
-    """Of what took part."""
+    """The versions of a recording's software."""
 
     openenv: str | None = None
     environment: str | None = None
 
 
 class ParquetRow(msgspec.Struct):
-    """One line. What is JSON in it stays encoded."""
+    """One line. JSON in it stays encoded."""
 
     episode_id: str | None = None
     session_id: str | None = None
@@ -60,7 +60,7 @@ class ParquetRow(msgspec.Struct):
 COLUMNS = ParquetRow.__struct_fields__
 """The columns, in order."""
 JSON_COLUMNS = ("arguments", "action", "step_arguments", "observation", "source")
-"""Those that hold text in JSON."""
+"""The columns that hold JSON text."""
 
 _decode = msgspec.json.Decoder(ParquetRow).decode
 
@@ -155,7 +155,7 @@ def export(episodes: Iterator[Episode], target: Path, on_episode: Callable[[int]
     The file is there when it is whole, and not before.
 
     Args:
-        episodes: What to write.
+        episodes: The episodes to write.
         target: The new file.
         on_episode: Gets the number of episodes written so far, after each one.
 

@@ -27,7 +27,7 @@ class ReadFault(NamedTuple):
     Attributes:
         file: In which it is.
         place: Where in it: `line 3`; empty for the whole file.
-        text: What is wrong.
+        text: The error.
         torn: It is the end of a file, cut off in the middle: a process was killed, or writes it still.
     """
 
@@ -71,7 +71,7 @@ class Damage:
         return [*said, f"and {more} more"] if more else said
 
 
-# A line is a transition; what is longer is no text of lines.
+# A line is a transition; a file with a longer line is not a text of lines.
 MOST_LINE_BYTES = 256 * 1024 * 1024
 CHUNK_BYTES = 8192
 
@@ -105,7 +105,7 @@ class JsonlSource:
             file.close()
 
     def heads(self, damage: Damage) -> Iterator[tuple[int, TransitionHead]]:
-        """Each transition and where it is, as far as the file is written now; once. What is none is in `damage`."""
+        """Each transition and its place, once, as far as the file is written now. Invalid lines are in `damage`."""
         number = offset = 0
         while line := self._file.readline(MOST_LINE_BYTES):
             number += 1
@@ -202,7 +202,7 @@ class ParquetSource:
         self._groups: OrderedDict[int, Any] = OrderedDict()
 
     def heads(self, damage: Damage) -> Iterator[tuple[int, TransitionHead]]:
-        """Each transition and where it is. What is none is in `damage`."""
+        """Each transition and its place. Invalid lines are in `damage`."""
         place = 0
         try:
             for batch in self._file.iter_batches(BATCH_ROWS, columns=_HEAD):
@@ -268,14 +268,14 @@ TransitionSource = JsonlSource | ParquetSource
 class Episode:
     """From one reset of a session to the next one.
 
-    Only what is counted is in memory; `transitions` reads the files.
+    Only the counts are in memory; `transitions` reads the files.
 
     Args:
         first: The first of its lines.
 
     Attributes:
         episode_id, session_id: Where it happened. Several episodes may have one id: clients choose it.
-        environment: Name of what was played.
+        environment: Name of the environment.
         versions: Of `openenv` and of the `environment`.
         schema: Hash of the environment's contract; None if the record does not say it.
         seed: Of its reset; None: there was none, or the record lacks the reset.
@@ -362,7 +362,7 @@ class Episode:
                 yield {**begins, **transition.facts(), **names}, source.path.parent
 
     def facts(self) -> dict[str, Any]:
-        """What is known of it, for JSON."""
+        """Its facts, for JSON."""
         return {
             "episode_id": self.episode_id,
             "session_id": self.session_id,
@@ -399,7 +399,7 @@ class Recording:
 
     Attributes:
         path: The file or folder.
-        damage: What could not be read, as far as was read.
+        damage: Parts that could not be read, so far.
     """
 
     def __init__(self, path: str | os.PathLike[str], environment: str | None = None):
@@ -415,7 +415,7 @@ class Recording:
     def episodes(self) -> Iterator[Episode]:
         """Each episode as soon as its last line was read, so their order is about that of their ends.
 
-        What cannot be read is in `damage`, and the rest is read.
+        Parts that cannot be read are in `damage`, and the rest is read.
 
         Raises:
             UnreadableRecord: The path is one file, and nothing of it can be read.
@@ -476,7 +476,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _recorder(path: Path) -> Path:
-    """What the files of one recorder have in common."""
+    """The common part of the files of one recorder."""
     stem, dash, number = path.stem.rpartition("-")
     numbered = dash and len(number) == _NUMBER_DIGITS and number.isdigit()
     return path.with_name(stem) if numbered else path.with_suffix("")

@@ -1,4 +1,4 @@
-"""Write the lines of one process into a folder, on a thread of its own so that no step waits for the disk."""
+"""Write the lines of one process into a folder, on a separate thread, so that no step waits for the disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .tap import Subject, Tap, TapFactory
 
 logger = logging.getLogger("openenv.recording")
 
-# How long a line waits for the next write: what a killed process may lose.
+# Seconds that a line waits for the next write: a killed process may lose so much.
 PERIOD_S = 0.1
 # Lines that are written together, and the time between two batches. An event loop that becomes ready meanwhile may
 # wait for the interpreter and the processor until this thread sleeps; without pauses, for a whole period. Batches are
@@ -29,9 +29,9 @@ PERIOD_S = 0.1
 BATCH_LINES = 32
 PAUSE_S = 0.001
 MOST_BATCHES = 40
-# What may wait for a disk that is slow; lines beyond that are dropped.
+# The most that may wait for a slow disk; lines beyond that are dropped.
 MOST_WAITING = 64 * 1024 * 1024
-# What the end of a process waits for its last file to be rotated.
+# Seconds that the end of a process waits for the rotation of its last file.
 PATIENCE_S = 5.0
 MIB = 1024 * 1024
 
@@ -99,7 +99,7 @@ class Recorder:
         self._writing = threading.Lock()
 
     def tap_factory(self, subject: Subject) -> TapFactory:
-        """Gives taps to sessions of that subject."""
+        """Makes the taps for sessions of that subject."""
         tail, share = subject.tail, self.limits.share
 
         def tap(session_id: str) -> Tap | None:
@@ -122,7 +122,7 @@ class Recorder:
             self.start()
 
     def start(self) -> None:
-        """Begins to write, and tidies up after those who were killed."""
+        """Begins to write, and cleans up after killed recorders."""
         with self._changing:
             if self._thread is None and self.stopped is None:
                 self._ending.clear()
@@ -135,12 +135,12 @@ class Recorder:
                     self._thread = thread
 
     def flush(self) -> None:
-        """Writes what was taken. Blocks for as long as the disk does."""
+        """Writes the waiting lines. Blocks for as long as the disk does."""
         with self._writing:
             self._write()
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
-        """Writes what was taken, ends the file and the thread. A later line begins another file.
+        """Writes the waiting lines, ends the file and the thread. A later line begins another file.
 
         Args:
             patience_s: Seconds for the rotation of a large last file; if they do not suffice, it is done by the next
@@ -189,7 +189,7 @@ class Recorder:
         self.dropped += count - (self.written - before)
 
     def _ready(self, line: bytes, blobs: list[Blob]) -> bytes:
-        """A line as it is written, when what belongs beside it has been stored."""
+        """A line as it is written, after its blobs have been stored."""
         self._check_quota()
         before = self._store.written
         for blob in blobs:

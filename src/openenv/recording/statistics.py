@@ -88,7 +88,7 @@ class Statistics:
 
     @property
     def of_ended(self) -> bool:
-        """Whether returns and lengths are those of episodes that ended."""
+        """Whether returns and lengths are of episodes that ended."""
         return bool(self._ended[1])
 
     @property
@@ -157,7 +157,7 @@ def returns_picture(episodes: Iterator[Episode], kind: str) -> tuple[bytes, int]
 
 
 def episode_picture(episode: Episode, kind: str) -> bytes:
-    """The reward of each step of an episode, and what they come to. Raises as `returns_picture`."""
+    """The reward of each step of an episode, and their sum. Raises as `returns_picture`."""
     require_matplotlib()
     steps, rewards, errors = [], [], []
     for each in episode.transitions(arrays=False):

@@ -19,14 +19,14 @@ JSONL = ".jsonl"
 PARQUET = ".parquet"
 """The same file after rotation. Where both are there, this one is whole and the other one about to go."""
 PART = ".part"
-"""What is not whole yet, behind the name that it will have."""
+"""The suffix of incomplete files, after their final name."""
 ARRAYS = "arrays"
 """The folder of large arrays and bytes."""
 _OURS = re.compile(r"\d{8}T\d+-[0-9a-f]{6}-\d{6}\.jsonl")
 
 
 def new_stem() -> str:
-    """What the files of one recorder begin with: names sort by when it began, and no two are alike."""
+    """The name prefix of one recorder's files: names sort by its start, and each is unique."""
     now = time()
     return f"{strftime('%Y%m%dT%H%M%S', gmtime(now))}{int(now % 1 * 1000):03d}-{secrets.token_hex(3)}"
 
@@ -78,7 +78,7 @@ _NPY = b"\x93NUMPY\x01\x00"
 
 
 class Blob(NamedTuple):
-    """What is stored beside a line.
+    """A blob that is stored next to a line.
 
     Attributes:
         token: Stands in the line where its hash will, and is as long.
@@ -97,7 +97,7 @@ class Blob(NamedTuple):
 
 
 class BlobStore:
-    """Writes what is large, if it is not there yet.
+    """Writes a large value, if its file does not exist yet.
 
     Args:
         folder: Of the records.
@@ -162,7 +162,7 @@ def elements_of(content: bytes) -> bytes:
     return content[start:]
 
 
-# What is written with one call of the system.
+# Bytes that are written with one system call.
 CHUNK_LINES = 512
 
 

@@ -28,11 +28,11 @@ from ..telemetry.logs import warn_once
 from .storage import LARGE_BYTES, Blob, npy_of
 
 _MARKS = frozenset({"$bytes", "$array", "$object"})
-# A client cannot guess these, so no text of its own is taken for one.
+# A client cannot guess these marks, so none of its texts can pass as one.
 _SECRET = secrets.token_hex(24)
 _numbers = count()
 _UNKNOWN: Any = object()
-# The fields of a class that may hold what is not plain, found once: this is on the path of every step.
+# The fields of a class that may hold other than plain values, found once: this is on the path of every step.
 _loose: dict[type[Any], tuple[str, ...] | None] = {}
 
 
@@ -78,7 +78,7 @@ class RecordCodec(JsonCodec):
             raise ValueError(f"cannot be written as JSON: {error}") from error
 
     def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
-        """What came of a call, without what a record does not hold. The dict is changed: it is not needed again."""
+        """The outcome of a call, without the parts that records omit. Changes the dict, which is not needed again."""
         assert type(fields) is dict
         del fields["ok"]
         fields.pop("metadata", None)
@@ -132,11 +132,11 @@ _text = msgspec.json.Encoder().encode
 
 
 TapFactory = Callable[[str], "Tap | None"]
-"""Gives the tap of a session of that name; None if it is not among those that are recorded."""
+"""The tap of a session of that name; None if the session is not recorded."""
 
 
 class LineSink(Protocol):
-    """Where lines go. Nothing here waits and nothing fails.
+    """The destination of lines. No method waits or fails.
 
     Attributes:
         epoch: Unix time at which the monotonic clock was 0.
@@ -145,11 +145,11 @@ class LineSink(Protocol):
     epoch: float
 
     def append(self, line: bytes, blobs: list[Blob] | None = None) -> None:
-        """Takes one line, with what is to be stored beside it."""
+        """Takes one line, with its blobs."""
 
 
 class Subject(NamedTuple):
-    """What sessions are sessions of.
+    """The environment of the sessions.
 
     Attributes:
         environment: Its name.
@@ -214,7 +214,7 @@ class Tap:
 
     @property
     def episode_id(self) -> str:
-        """What the episode is called: as its client says, else after the session."""
+        """The name of the episode: the client's, else one after the session."""
         return f"{self.session_id}-{self._resets}" if self._episode is None else self._episode
 
     @property
@@ -255,7 +255,7 @@ class Tap:
     def ended(self, result: Any, error: BaseException | None) -> None:
         """The call has ended with an observation or an error, or the client has an error while it still runs.
 
-        What follows for such a call is not recorded.
+        Later results of such a call are not recorded.
         """
         asked = self.asked
         if asked is not None:
@@ -268,14 +268,14 @@ class Tap:
             self._returned = (asked, result, _monotonic())
 
     def settle(self, refusal: Exception | None = None) -> None:
-        """Writes down what was returned; or, where it could not be sent, the error that the client has instead."""
+        """Records the result, or the error that the client got because the result could not be sent."""
         returned, self._returned = self._returned, None
         if returned is not None:
             asked, result, ended = returned
             self._write(asked, result, refusal, ended)
 
     def answered(self, asked: RunningCall, payload: Mapping[str, Any]) -> None:
-        """A client has the reply to a call: `observation`, `reward`, `done`, and what else goes beside it."""
+        """A client has the reply to a call: `observation`, `reward`, `done`, and further fields."""
         observation = payload.get("observation")
         inside = observation if isinstance(observation, dict) else {}
         done, terminated = payload.get("done") is True, payload.get("terminated", inside.get("terminated"))

@@ -16,12 +16,12 @@ from ..protocol.codecs import unmarked
 from .storage import array_path, elements_of
 
 SUFFIXES = {"$array": ".npy", "$bytes": ".bin"}
-"""Of the files that hold what a mark names."""
+"""The suffixes of stored files, by mark."""
 _HASH_DIGITS = 64
 
 
 def restore_arrays(value: Any, folder: str) -> Any:
-    """A value with what its marks stand for.
+    """A value with its marks replaced by the stored values.
 
     Args:
         value: As it was decoded from JSON.
@@ -101,13 +101,13 @@ def _digest(key: str, facts: dict[str, Any]) -> str:
 
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""What fits into a column of Parquet."""
+"""An integer that fits into a column of Parquet."""
 # Up to the year 9999: a date is made of it.
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253402300800)]
 
 
 class TransitionHead(msgspec.Struct, gc=False):
-    """A line of a record, but for what was sent and received. Keys as in the line; what it lacks is None."""
+    """A line of a record without the sent and received data. Keys as in the line; missing ones are None."""
 
     step: Int64
     episode_id: str | None = None
@@ -141,7 +141,7 @@ class RecordLine(ReadableLine, gc=False):
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """One reset or step, and what came of it.
+    """One reset or step, and its outcome.
 
     Attributes:
         step: 0 is the reset.
@@ -182,7 +182,7 @@ class Transition(msgspec.Struct, frozen=True):
         return name if isinstance(getattr(errors, name, None), type) else ""
 
     def facts(self) -> dict[str, Any]:
-        """As a line of JSON has it, without what is absent."""
+        """The transition as in a line of JSON, without absent fields."""
         optional = ("arguments", "action", "step_arguments", "source")
         facts = {name: getattr(self, name) for name in self.__struct_fields__}
         if self.step:

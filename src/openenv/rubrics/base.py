@@ -110,7 +110,7 @@ class Rubric(ABC):
     of whichever call ended last.
 
     Attributes:
-        last_score: What the last call gave; None before the first.
+        last_score: The score of the last call; None before the first.
     """
 
     last_score: float | None = None
@@ -133,7 +133,7 @@ class Rubric(ABC):
             The score, which may be awaited; a coroutine that gives it if `forward` or a hook is asynchronous.
 
         Raises:
-            RubricFailed: `forward` returned what is no finite number.
+            RubricFailed: `forward` did not return a finite number.
         """
         score = settle(self._scoring(action, observation))
         return Score(score) if isinstance(score, (float, int)) else score
@@ -218,7 +218,7 @@ class Rubric(ABC):
         """The rubric of a path below this one.
 
         Raises:
-            KeyError: There is none; the message says which there are.
+            KeyError: There is no such rubric; the message names the existing ones.
         """
         below = dict(self.named_rubrics())
         if path not in below:

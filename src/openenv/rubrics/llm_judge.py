@@ -79,7 +79,7 @@ class LLMJudge(Rubric):
             score_pattern=_NUMBER if score_pattern is None else score_pattern,
             default_score=0.0 if default_score is None else default_score,
             normalize=normalize,
-            # To give a default is to say what an answer without a score is worth.
+            # A default sets the score of an answer without one.
             strict=False if strict is None and default_score is not None else strict,
         )
 
@@ -133,7 +133,7 @@ class LLMJudge(Rubric):
         return number if isfinite(number) else None
 
     def _question(self, answer: str, score: float) -> None:
-        """Says aloud where a score is not what the model answered, or refuses it."""
+        """Warns if a score differs from the model's answer, or refuses it."""
         found = self._find(answer)
         if found is None:
             self.unreadable += 1
@@ -177,7 +177,7 @@ class LLMJudge(Rubric):
         self.strict = strict
 
     def state_dict(self) -> dict[str, Any]:
-        """What makes its scores, apart from the client."""
+        """The settings of its scores, without the client."""
         return {
             "prompt_template": self.prompt_template,
             "score_pattern": self._pattern.pattern,
@@ -197,7 +197,7 @@ _SETTINGS = frozenset({"prompt_template", "score_pattern", "default_score", "nor
 
 
 def _check_template(template: str, cls: type[LLMJudge]) -> None:
-    """Refuses a place that nothing fills when the judge is made, and not in the middle of an episode."""
+    """Refuses an unknown place when the judge is made, and not in the middle of an episode."""
     if cls._render_prompt is not LLMJudge._render_prompt:
         return
     try:

@@ -23,7 +23,7 @@ class CheckFailure(AssertionError):
 
 
 class CheckWarning(UserWarning):
-    """A check found something worth a word, and no fault. The arguments are those of `CheckFailure`."""
+    """A check found a possible problem, but no fault. The arguments are those of `CheckFailure`."""
 
     def __init__(self, saw: str, fix: str):
         super().__init__(f"{saw} To fix it: {fix}")

@@ -75,10 +75,10 @@ class EnvironmentConformance:
     sessions: ClassVar[int] = 16
     episodes: ClassVar[int] = 100
 
-    # What a subclass says.
+    # Attributes for subclasses.
 
     def app(self) -> Any:
-        """What is served: an app that `create_app` made, or an `Environment` class."""
+        """The app or class under test: an app that `create_app` made, or an `Environment` class."""
         raise NotImplementedError("say in app() what is served: an app of create_app, or an Environment class")
 
     def actions(self) -> Sequence[Mapping[str, Any]] | None:

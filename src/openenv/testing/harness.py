@@ -26,7 +26,7 @@ from .schemas import NoValue, SchemaValues
 
 COUNT = 24
 ATTEMPTS = 200
-# Of an action, what is no part of it.
+# Fields that do not belong to an action itself.
 BESIDE = frozenset({"metadata"})
 LONG_TEXT = 2000
 
@@ -35,7 +35,7 @@ class Repertoire:
     """The actions of one environment.
 
     Args:
-        server: What serves it.
+        server: Its server.
         given: Actions by its author, for tests.
         offered: Actions that it offers itself (`web_actions`).
         tools: Its tools, as `list_tools` lists them; None if it has none.
@@ -85,7 +85,7 @@ class Repertoire:
         return True
 
     def wrong(self) -> list[Any]:
-        """What is no action, each wrong in another way."""
+        """Invalid actions, each with another error."""
         good = self.actions[0]
         wrong: list[Any] = [{**good, "no_such_field": 1}, {}]
         wrong += [{key: each for key, each in good.items() if key != name} for name in good]
@@ -94,7 +94,7 @@ class Repertoire:
         return [each for number, each in enumerate(wrong) if each not in wrong[:number] and not self.accepts(each)]
 
     def edges(self) -> list[dict[str, Any]]:
-        """Actions at the limits of what the schema allows."""
+        """Actions at the limits of the schema."""
         good = self.actions[0]
         made = []
         for name, part in self._schema.get("properties", {}).items():
@@ -155,7 +155,7 @@ HINT = (
 
 
 def offered(environment: Any, _: None) -> Any:
-    """The operation that resets an environment and asks what it offers then."""
+    """The operation that resets an environment and asks for the offered actions."""
     inherited = getattr(type(environment), "web_actions", None) is Environment.web_actions
     if inherited or not callable(getattr(environment, "web_actions", None)):
         return []
@@ -182,7 +182,7 @@ OPENING = 3
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFacts:
-    """What is constant for an environment.
+    """The constants of an environment.
 
     Attributes:
         name: Of its class.
@@ -199,13 +199,13 @@ class EnvironmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What came of one call.
+    """The outcome of one call.
 
     Attributes:
         call: The call in words: `reset(seed=1)`, `step 2 ({"message": "hi"})`.
         reset: Whether it was a reset.
         observation: All its fields, as they travel.
-        error: What came in its place.
+        error: The error instead of a result.
     """
 
     call: str
@@ -288,7 +288,7 @@ class ConformanceHarness:
     """An environment under test.
 
     Args:
-        app: What `create_app` made, or an `Environment` class.
+        app: An app from `create_app`, or an `Environment` class.
         call_s: Seconds that one call may take.
         sessions: How many sessions are used at once.
         episodes: How many episodes are played to see whether memory grows.
@@ -345,11 +345,11 @@ class ConformanceHarness:
         await self.quiet(self._playing)
 
     def client(self) -> GenericEnvClient:
-        """A client of a session of its own."""
+        """A client with its own session."""
         return GenericEnvClient(app=self.app, message_timeout_s=self.call_s, wait_s=self.call_s)
 
     async def leave(self, *clients: GenericEnvClient) -> None:
-        """Closes clients; what does not close is not waited for, and that only once."""
+        """Closes clients. It stops waiting for clients that do not close, and waits only once."""
         self._leaving |= {asyncio.ensure_future(client.close()) for client in clients}
         if not self.stuck:
             _, self._leaving = await asyncio.wait(self._leaving, timeout=self.call_s)
@@ -363,7 +363,7 @@ class ConformanceHarness:
             self.stuck = time.monotonic() > until
 
     async def facts(self) -> EnvironmentFacts:
-        """What is constant for it; a session is opened to find out. Raises OpenEnvError."""
+        """Its constants; opens a session to read them. Raises OpenEnvError."""
         if self._facts is None:
             await self.quiet()
             async with asyncio.timeout(OPENING * self.call_s):
@@ -403,7 +403,7 @@ class ConformanceHarness:
         return self._repertoire
 
     async def sample(self) -> list[list[CallOutcome]]:
-        """A few episodes, each in a session of its own; played once."""
+        """A few episodes, each in its own session; played once."""
         if self._sample is None:
             actions = await self.actions()
             episodes = []
@@ -424,7 +424,7 @@ def _outcome_of(call: str, reset: bool, result: StepResult[dict[str, Any]]) -> C
 
 
 def is_unsendable(error: OpenEnvError) -> bool:
-    """Whether the environment has answered, with what cannot be sent."""
+    """Whether the environment answered with a value that cannot be sent."""
     text = error.message
     return (
         text.startswith("the reward is ")

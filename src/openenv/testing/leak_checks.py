@@ -13,20 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-# What is made once, for all sessions, is made in the first of them.
+# Sessions to run: the first one also makes resources for all sessions.
 CYCLES = 3
-# What was asked to end does so soon.
+# Seconds between looks, so that ending tasks and threads can end.
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 _COMPLAINTS = "close() of its environment failed"
 
 
 class Leaks(NamedTuple):
-    """What sessions left behind.
+    """The resources that sessions leaked.
 
     Attributes:
         cycles: How many there were.
-        left: What is there more than before, in words.
-        complaints: What their `close` raised.
+        left: The additional resources, as text.
+        complaints: The exceptions of their `close`.
     """
 
     cycles: int
@@ -35,7 +35,7 @@ class Leaks(NamedTuple):
 
 
 async def find_leaks(cycle: Callable[[], Awaitable[None]]) -> Leaks:
-    """Runs something a few times and looks what is left of it.
+    """Runs a function a few times and finds the resources that it leaks.
 
     Args:
         cycle: Opens a session, uses and closes it.

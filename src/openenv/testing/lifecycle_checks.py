@@ -258,7 +258,7 @@ def describe_error(error: BaseException, harness: ConformanceHarness) -> str:
 
 
 def describe_outcome(seen: CallOutcome) -> str:
-    """What came of a call, in a few words."""
+    """A short text for the outcome of a call."""
     if seen.error is not None:
         return type(seen.error).__name__
     return f"done={seen.done}, reward={seen.reward!r}"
@@ -425,7 +425,7 @@ async def _alone(
 
 
 async def outcome_of_call(call: Any, name: str) -> CallOutcome:
-    """What came of a call, an error as well."""
+    """The outcome of a call, which may be an error."""
     try:
         seen: CallOutcome = await call
     except OpenEnvError as error:

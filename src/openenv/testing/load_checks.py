@@ -26,7 +26,7 @@ DEADLINES = 4
 # runs, one may be stopped before it has begun. Neither shows anything: so there are more, if they are quick.
 MOST_DEADLINES = 16
 DEADLINES_S = 2.0
-# The quickest of so many is what a step takes; the others met what else the machine does.
+# The fastest of so many is the time of a step; other work of the machine slowed the others.
 TIMINGS = 3
 # Memory is compared after so much of all episodes, when what is made once has been made.
 WARM = 0.5
@@ -191,7 +191,7 @@ async def load_blocking(harness: ConformanceHarness) -> str:
 
 
 async def _watched(call: Any) -> tuple[CallOutcome, float]:
-    """What came of a call, and the longest time for which nothing else could run."""
+    """The outcome of a call, and the longest time for which the event loop was blocked."""
     longest = 0.0
     over = False
 

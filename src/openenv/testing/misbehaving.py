@@ -1,4 +1,4 @@
-"""A server that misbehaves on request, for tests of what starts servers: `python -m openenv.testing.misbehaving`.
+"""A server that misbehaves on request, for tests of launchers: `python -m openenv.testing.misbehaving`.
 
 Behaviours:
     serve: An environment that repeats messages, at the address that the variables HOST and PORT say.
@@ -27,7 +27,7 @@ CRASH_CODE = 3
 DIE = "die"
 """The message of the step that ends the process."""
 LAST_WORDS = "crashing on purpose"
-"""What is in the log of one that crashed."""
+"""The text in the log of a crashed server."""
 
 
 class Say(Action):

@@ -117,14 +117,14 @@ class ProviderConformance:
     chooses: ClassVar[bool] = False
     moments: ClassVar[tuple[float, ...]] = (0.0, 0.3)
 
-    # What a subclass says.
+    # Attributes for subclasses.
 
     def provider(self) -> Provider:
         """A provider for this test alone. One with `close()` is closed after the test."""
         raise NotImplementedError("say in provider() which provider is tested")
 
     def spec(self, behaviour: str) -> LaunchSpec:
-        """What to start for a server that behaves in one of the ways of `openenv.testing.misbehaving`.
+        """The specification of a server that behaves in one of the ways of `openenv.testing.misbehaving`.
 
         Args:
             behaviour: serve, crash, hang or die-on-step.
@@ -137,7 +137,7 @@ class ProviderConformance:
         return server.url
 
     async def look_for_remains(self, provider: Provider, deployment: Deployment) -> list[str]:
-        """What the place still has of a deployment that was stopped, beyond what `leftovers` lists."""
+        """The remains of a stopped deployment, in addition to those that `leftovers` lists."""
         return []
 
     # The tests.
@@ -311,7 +311,7 @@ class ProviderConformance:
     # How they are conducted.
 
     async def conduct(self, test: Callable[[Any, Provider], Coroutine[Any, Any, None]]) -> None:
-        """Runs a test with a provider, removes what it has started, and looks whether anything is left."""
+        """Runs a test with a provider, removes its deployments, and checks that none is left."""
         provider = await asyncio.to_thread(self.provider)
         made: list[Deployment] = []
         make = provider.deployment

@@ -25,7 +25,7 @@ _CATEGORIES = {
     "CATEGORY_WORD": string.ascii_letters + string.digits + "_",
     "CATEGORY_NOT_WORD": " .-",
 }
-# How often what may be repeated without end is repeated.
+# Repetitions of a part that may be repeated without limit.
 MORE_REPEATS = 4
 ATTEMPTS = 20
 
@@ -133,9 +133,9 @@ def first_fault(value: Any, schema: Schema, place: str) -> str | None:
     """The first thing that is wrong with a value, in words; None if it is as the schema says.
 
     Args:
-        value: What was read from JSON.
+        value: The value from JSON.
         schema: The schema, with its `$defs`.
-        place: What the value is called: `observation`.
+        place: The name of the value: `observation`.
     """
     try:
         return next(_Faults(schema.get("$defs", {})).of(value, schema, place, 0), None)
@@ -355,7 +355,7 @@ class SchemaValues:
         return make(schema, place, depth)
 
     def _merged(self, schema: Schema, place: str, depth: int) -> Schema:
-        """The schema with what it refers to, and with all of what it is made of."""
+        """The schema with its references and all its parts resolved."""
         if depth > 50:
             raise NoValue(f"{place or 'the action'} contains itself without end")
         if "$ref" in schema:

@@ -31,7 +31,7 @@ def array_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
     Args:
         low: Lowest numbers.
         high: Highest numbers.
-        dtype: What the numbers become.
+        dtype: The type of the numbers.
     """
     nested: Any = _element_type(low, high, dtype)
     for length in reversed(low.shape):

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as JSON, and back: what a JSON Schema cannot say of a space stands beside it, under `KEYWORD`."""
+"""Gymnasium spaces as JSON, and back: facts that a JSON Schema cannot express are stored under `KEYWORD`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYWORD = "x-gymnasium"
 Description = dict[str, Any]
 Array = NDArray[Any]
 
-# What comes from a server is not believed without limit: the bounds of a space take memory on this side.
+# Limits for spaces from a server: the bounds of a space take memory on this side.
 MOST_ELEMENTS = 2**27
 MOST_DEPTH = 64
 _DTYPES = frozenset(

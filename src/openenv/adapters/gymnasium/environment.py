@@ -23,7 +23,7 @@ from .description import KEYWORD, describe
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-# Models forbid setting what is no field; their own methods go around that in this way.
+# Models forbid setting attributes that are not fields; their own methods bypass that in this way.
 _set = object.__setattr__
 MOST_BUTTONS = 20
 
@@ -46,7 +46,7 @@ class GymnasiumObservation(Observation):
 
 
 class GymnasiumState(State):
-    """What is known about the episode beside its observations."""
+    """Facts about the episode in addition to its observations."""
 
     env_id: str = Field(description="The name under which Gymnasium knows the environment")
     seed: int | None = Field(default=None, description="The seed given to the last reset")
@@ -96,7 +96,7 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
         Args:
             seed: An integer of at least 0 makes this episode, and those after it, repeatable.
             episode_id: Name for the episode; one is made up if it is None.
-            options: What the environment's own `reset` takes under this name.
+            options: The `options` of the environment's own `reset`.
 
         Raises:
             InvalidAction: Seed or options are of the wrong type.
@@ -138,7 +138,7 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
         self._env.close()
 
     def render_web(self, observation: Any) -> str | None:
-        """What the environment renders: a picture with `render_mode=rgb_array`, text with `ansi`, else nothing."""
+        """The rendered view: a picture with `render_mode=rgb_array`, text with `ansi`, else none."""
         if self._env.render_mode in (None, "human") or self._episode_id is None:
             return None
         return as_html(self._env.render())
@@ -220,7 +220,7 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
         # Gymnasium's own pages start with a heading, which says nothing that the name does not.
         paragraphs = [part for part in documentation.split("\n\n") if part.strip() and not part.startswith("#")]
         summary = " ".join(paragraphs[0].split()) if paragraphs else "An environment of Gymnasium."
-        # `inline` for what is quicker than the way to a thread and back; None leaves the environment its thread.
+        # `inline` for steps that are faster than the way to a thread and back; None: on a thread.
         quick = env.render_mode != "human" and type(env.unwrapped).__module__.startswith(_QUICK)
         made: type[GymnasiumEnvironment] = served_class(
             name,

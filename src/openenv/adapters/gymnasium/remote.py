@@ -29,7 +29,7 @@ class Bounds:
     Args:
         low: Lowest, of one shape with `high`, or numbers.
         high: Highest.
-        dtype: What the numbers are in the space.
+        dtype: The type of the numbers in the space.
     """
 
     def __init__(self, low: Any, high: Any, dtype: np.dtype[Any]):
@@ -39,7 +39,7 @@ class Bounds:
 
     @classmethod
     def of(cls, space: Space[Any]) -> Self | None:
-        """Those of a space of numbers; None for another."""
+        """The bounds of a space of numbers; None for another space."""
         dtype = np.dtype(space.dtype)
         if isinstance(space, spaces.Discrete):
             return cls(space.start, space.start + space.n - 1, dtype)
@@ -175,11 +175,11 @@ class RemoteSpaces:
         return GenericEnvClient(self._base_url, **self._options)
 
     def vector_arguments(self) -> tuple[Any, Fields]:
-        """What a vector client of it is made with: its address, and options."""
+        """The arguments of its vector client: its address, and options."""
         return self._base_url, self._options
 
     def reset_arguments(self, seed: Any, options: Mapping[str, Any] | None) -> Fields:
-        """What the environment's reset is given. Raises `InvalidArgument` for options that are none."""
+        """The arguments of the environment's reset. Raises `InvalidArgument` for invalid options."""
         if options is not None and not isinstance(options, Mapping):
             raise errors.InvalidArgument(f"options is {options!r:.80}: give a dict, or None")
         # A seed is sent only where one was given: not every environment takes one.
@@ -204,14 +204,14 @@ class RemoteSpaces:
         return fields
 
     def member_of(self, fields: Any) -> Any:
-        """An observation as a member of the space. Raises `ProtocolViolation` for what cannot be one."""
+        """An observation as a member of the space. Raises `ProtocolViolation` if it cannot be one."""
         try:
             return self.observation.decode(fields)
         except _MISFITS as error:
             raise self.misfit(fields, error) from error
 
     def misfit(self, fields: Any, error: Exception) -> errors.ProtocolViolation:
-        """The error for an observation that is no member."""
+        """The error for an observation that is not a member."""
         return errors.ProtocolViolation(
             f"the server's observation {fields!s:.200} does not fit {self.observation_space} "
             f"({type(error).__name__}: {error}): give observation_space=... and decode_observation=..."
@@ -271,7 +271,7 @@ def ends_of(result: StepResult[Any]) -> tuple[bool, bool]:
 
 
 def outside_error(member: Any, space: Space[Any]) -> errors.OpenEnvError:
-    """The error for an action that is none."""
+    """The error for an invalid action."""
     return errors.InvalidAction(f"the action {member!s:.200} is not in the action space {space}")
 
 

@@ -54,7 +54,7 @@ def mode_of(given: AutoresetMode | str) -> AutoresetMode:
 
 
 def word_of(mode: AutoresetMode) -> Mode:
-    """What `VectorEnvClient` calls it."""
+    """The name of an autoreset mode in `VectorEnvClient`."""
     return _MODES[str(mode.value)]
 
 

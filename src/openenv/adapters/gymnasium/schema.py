@@ -96,9 +96,9 @@ def text(value: Any) -> str:
 Role = Literal["action", "observation"]
 Schema = Mapping[str, Any]
 
-# What results carry beside the observation, and what no agent decides.
+# Fields of results in addition to the observation, and fields that no agent decides.
 _BESIDE = {"observation": {"done", "reward", "metadata", "terminated", "truncated"}, "action": {"metadata"}}
-# What would let the space offer actions that the server refuses.
+# Keywords that would let the space offer actions that the server refuses.
 _NARROWING = ("pattern", "format", "multipleOf", "uniqueItems", "contains")
 # A schema comes from a server, and these become memory here.
 MOST_PARTS = 1024
@@ -287,7 +287,7 @@ class _Mapper:
         return tuple_of([item] * length)
 
     def refusal(self, place: str, why: str) -> UnmappableSpace:
-        """The error for what has no space."""
+        """The error for a schema without a space."""
         function = "encode_action" if self._role == "action" else "decode_observation"
         return UnmappableSpace(
             f"no Gymnasium space can be made of {place}: {why}; give {self._role}_space=... and {function}=..., "

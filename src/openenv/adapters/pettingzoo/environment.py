@@ -63,7 +63,7 @@ class PettingZooObservation(Observation):
 
 
 class PettingZooState(State):
-    """What is known about the episode beside its observations."""
+    """Facts about the episode in addition to its observations."""
 
     module: str = Field(description="The module that has the environment")
     seed: int | None = Field(default=None, description="The seed given to the last reset")
@@ -93,7 +93,7 @@ class AgentReports:
 
 
 class AgentGame(ABC):
-    """A game and who plays it."""
+    """A game and its agents."""
 
     env: Any
 
@@ -215,7 +215,7 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         Args:
             seed: An integer of at least 0 makes this episode repeatable.
             episode_id: Name for the episode; one is made up if it is None.
-            options: What the environment's own `reset` takes under this name.
+            options: The `options` of the environment's own `reset`.
 
         Raises:
             InvalidAction: Seed or options are of the wrong type.
@@ -256,7 +256,7 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         self._game.env.close()
 
     def render_web(self, observation: Any) -> str | None:
-        """What the environment renders: a picture with `render_mode=rgb_array`, text with `ansi`, else nothing."""
+        """The rendered view: a picture with `render_mode=rgb_array`, text with `ansi`, else none."""
         env = self._game.env
         if getattr(env, "render_mode", None) in (None, "human") or self._state.episode_id is None:
             return None

@@ -24,7 +24,7 @@ from ...types import StepResult
 from .methods import method_of
 from .tools import EpisodeTool, Tools, tools_of
 
-# Fields that are no part of what there is to read.
+# Fields that the model does not read.
 _BESIDE = frozenset({"reward", "done", "metadata", "truncated", "terminated"})
 # Fields for text that is written to be read.
 _WORDS = ("text", "message", "observation", "content", "output", "prompt", "response")
@@ -169,10 +169,10 @@ class EpisodeConfig:
     Attributes:
         name: The class's name, under which trainers log its reward.
         client_type: The client class.
-        arguments: What each client is made with.
-        tools: What the model may call.
+        arguments: The arguments of each client.
+        tools: The tools of the model.
         reward: How an episode is scored; None leaves that to the trainer.
-        render: What the model gets to read of an observation; None for `answer_of`.
+        render: Turns an observation into content for the model; None for `answer_of`.
         columns: Columns of the dataset that the environment's reset gets; None for all.
         patience_s: Seconds for which a reset is tried again while there is no session to be had.
     """

@@ -29,12 +29,12 @@ _ARGUMENTS = frozenset({"Args", "Arguments", "Parameters"})
 
 
 class Doc(NamedTuple):
-    """What a docstring says.
+    """The parts of a docstring.
 
     Attributes:
         summary: Everything before the first section.
-        arguments: What is said of each argument, on one line.
-        returns: What is said of the result, on one line.
+        arguments: The description of each argument, on one line.
+        returns: The description of the result, on one line.
     """
 
     summary: str
@@ -85,7 +85,7 @@ def _harmless(text: str) -> str:
     return re.sub(r"(\(choices:.*\))\s*$", r"\1.", text, flags=re.IGNORECASE | re.DOTALL)
 
 
-# What trainers call themselves.
+# Methods that trainers call themselves.
 RESERVED = frozenset({"reset", "get_reward"})
 
 
