@@ -233,21 +233,11 @@ def create_llm_client(
         ValueError: Another provider; `OpenAIClient` takes the endpoint of any that has a compatible API.
     """
     name = provider.lower()
+    arguments = (f"https://api.{name}.com", 443, model, api_key, system_prompt, temperature, max_tokens)
     if name == "openai":
-        return OpenAIClient(
-            "https://api.openai.com",
-            443,
-            model,
-            api_key,
-            system_prompt,
-            temperature,
-            max_tokens,
-            use_max_completion_tokens=_REASONING.match(model) is not None,
-        )
+        return OpenAIClient(*arguments, use_max_completion_tokens=_REASONING.match(model) is not None)
     if name == "anthropic":
-        return AnthropicClient(
-            "https://api.anthropic.com", 443, model, api_key, system_prompt, temperature, max_tokens
-        )
+        return AnthropicClient(*arguments)
     raise ValueError(
         f"Unsupported provider: {provider!r}. Supported: ['anthropic', 'openai']; for another service with a "
         "compatible API use OpenAIClient(endpoint, port, model)"
