@@ -158,7 +158,7 @@ def _show(finding: Finding) -> None:
     room = width - _NAME_WIDTH - 7
     if finding.outcome in (Outcome.FAIL, Outcome.WARNING):
         lines = textwrap.wrap(f"saw:  {finding.saw}", room, subsequent_indent="      ")
-        lines += textwrap.wrap(f"mend: {finding.mend}", room, subsequent_indent="      ") if finding.mend else []
+        lines += textwrap.wrap(f"fix:  {finding.mend}", room, subsequent_indent="      ") if finding.mend else []
     elif finding.outcome is Outcome.SKIPPED:
         lines = textwrap.wrap(finding.saw, room)
     else:

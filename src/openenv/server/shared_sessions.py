@@ -250,7 +250,7 @@ class SharedSession(CallQueue[PendingCall]):
 
 logger = logging.getLogger("openenv.server")
 
-# Ended sessions whose names are remembered: they may be closed twice, and other clients get the reason of the end.
+# Names of ended sessions that are kept: such a session may be closed twice, and clients get the reason of its end.
 MOST_DEPARTED = 10_000
 
 
