@@ -104,8 +104,7 @@ def test_a_module_holds_names_and_nothing_else(name):
 def test_a_type_checker_and_a_program_see_the_same_names(name):
     homes = homes_of(name)
     submodules = {(name, entry) for entry, home in homes.items() if home == f"{name}.{entry}"}
-    names = {("openenv.core._homes", "*")} if set(homes.values()) & set(HOMES.values()) else set()
-    assert set(imports_of(name)) == {*submodules, *names, ("openenv.core._homes", "take")}
+    assert set(imports_of(name)) == {*submodules, ("openenv.core._homes", "*")}
 
 
 def test_a_type_checker_finds_each_name_in_its_home():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ._homes import take
+from ._homes import *
 
 if TYPE_CHECKING:
     from . import client_types as client_types
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from . import sync_client as sync_client
     from . import tools as tools
     from . import utils as utils
-    from ._homes import *
 
 __all__ = [
     "RESERVED_TOOL_NAMES",

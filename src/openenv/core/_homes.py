@@ -1,4 +1,8 @@
-"""The homes of the names of existing code: each one is said here, and the modules of `openenv.core` take theirs."""
+"""The homes of the names of existing code: each one is said here, and the modules of `openenv.core` take theirs.
+
+`from ._homes import *` gives a type checker all of these names. It gives a program `take` alone: a name is imported
+when it is first used.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,9 @@ if TYPE_CHECKING:
     from .env_server.web_interface import create_app as create_app
     from .env_server.web_interface import create_fastapi_app as create_fastapi_app
     from .env_server.web_interface import create_web_interface_app as create_web_interface_app
+
+if not TYPE_CHECKING:
+    __all__ = ["take"]
 
 HOMES = {
     "GIT_URL_PREFIX": "openenv.providers.uv",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._homes import take
+from .._homes import *
 
 if TYPE_CHECKING:
     from . import runtime as runtime

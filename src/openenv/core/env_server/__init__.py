@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._homes import take
+from .._homes import *
 
 if TYPE_CHECKING:
-    from .._homes import *
     from . import base_transforms as base_transforms
     from . import exceptions as exceptions
     from . import gradio_theme as gradio_theme

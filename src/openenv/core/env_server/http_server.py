@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from .._homes import take
-
-if TYPE_CHECKING:
-    from .._homes import *
+from .._homes import *
 
 __all__ = [
     "Action",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI
 
@@ -11,10 +11,7 @@ from ...server.app import HTTPEnvServer, app_of
 from ...server.page.gradio import add_page
 from ...settings import ServerSettings
 from ...types import ConcurrencyConfig, ServerMode, State
-from .._homes import take
-
-if TYPE_CHECKING:
-    from .._homes import *
+from .._homes import *
 
 __all__ = [
     "Action",

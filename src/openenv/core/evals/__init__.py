@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._homes import take
+from .._homes import *
 
 if TYPE_CHECKING:
-    from .._homes import *
     from . import base as base
     from . import inspect_harness as inspect_harness
     from . import types as types

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._homes import take
+from .._homes import *
 
 if TYPE_CHECKING:
-    from .._homes import *
     from . import base as base
     from . import containers as containers
     from . import llm_judge as llm_judge

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._homes import take
+from .._homes import *
 
 if TYPE_CHECKING:
-    from .._homes import *
     from . import git_server_client as git_server_client
     from . import local_python_executor as local_python_executor
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._homes import take
+from ..._homes import *
 
 if TYPE_CHECKING:
-    from ..._homes import *
     from . import providers as providers
     from . import uv_provider as uv_provider
 
