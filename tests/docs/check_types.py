@@ -139,7 +139,7 @@ def _mypy(folder: Path) -> list[tuple[Path, int, str]]:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.stderr:
         raise RuntimeError(done.stderr)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [json.loads(line) for line in done.stdout.splitlines() if line]
     return [
         (folder / each["file"], each["line"], f"mypy: {each['message']} [{each['code']}]")
         for each in found
