@@ -346,7 +346,7 @@ def _measured(
 ) -> dict[str, Any]:
     """Has something to measure until the stack is left; returns the facts that `measure_scale` needs."""
     if plan is not None:
-        display.say(f"plan {plan.words}")
+        display.say(f"launching {plan.words}")
         launched = stack.enter_context(LaunchedServers(plan))
         return {
             "url": launched.urls,
