@@ -239,7 +239,7 @@ def test_numbers_wider_than_any_in_json_cannot_be_served():
 
 @pytest.mark.parametrize("feature", [spaces.Tuple([]), spaces.Dict(a=spaces.Discrete(2), b=spaces.Dict())])
 def test_a_stack_that_nobody_can_count_cannot_be_served(feature):
-    with pytest.raises(UsageError, match="cannot be served: of a stack of empty parts"):
+    with pytest.raises(UsageError, match="the number of parts in a stack of empty parts is not known"):
         codec_of(spaces.Sequence(feature, stack=True))
 
 
@@ -279,7 +279,7 @@ def test_what_is_refused_is_told_of_the_space_that_was_chosen():
 
 
 def test_a_dict_space_needs_text_as_keys():
-    with pytest.raises(UsageError, match="keys are not all text"):
+    with pytest.raises(UsageError, match="keys that are not text"):
         codec_of(spaces.Dict({1: spaces.Discrete(2)}))
 
 
