@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openenv._backoff import _pause, within
 from openenv.errors import ModelFailed, ModelTimeout, ModelUnavailable
+from openenv.llm.service import _pause, within
 
 BUSY = ModelUnavailable("busy")
 

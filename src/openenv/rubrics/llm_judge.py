@@ -9,10 +9,10 @@ from math import isfinite
 from string import Formatter
 from typing import Any
 
-from .._backoff import within
 from .._scoring import rubric_label
 from ..errors import JudgeFailed, OpenEnvError
 from ..llm.client import LLMClient
+from ..llm.service import within
 from .base import Rubric
 
 logger = logging.getLogger(__name__)
