@@ -26,12 +26,46 @@ def test_a_connection_that_becomes_a_session_weighs_as_before(table, load):
     assert table.row(0).get(DRIFT) == -1
 
 
-def test_a_connection_without_a_session_weighs_nothing_and_its_sessions_do(table, load):
+def test_a_connection_weighs_until_its_session_takes_over(table, load):
     load.begin()
-    load.end()
+    number = load.end()
+    assert table.row(0).get(DRIFT) == 0
+    load.opened()
+    load.note_request()
+    assert table.row(0).get(DRIFT) == 0
+    load.opened()  # the second session of the connection
+    load.note_request()
+    assert table.row(0).get(DRIFT) == 1
+    load.give_up(number)
+    assert table.row(0).get(DRIFT) == 1
+
+
+def test_a_connection_that_asks_for_no_session_weighs_nothing_after_a_while(table, load):
+    load.begin()
+    number = load.end()
+    load.give_up(number)
     assert table.row(0).get(DRIFT) == -1
     load.opened()
+    assert table.row(0).get(DRIFT) == 0
+
+
+def test_a_connection_that_gets_no_session_weighs_nothing_when_it_has_asked(table, load):
+    load.begin()
+    number = load.end()
+    load.note_request()  # it waits in line, or is refused
+    assert table.row(0).get(DRIFT) == -1
+    load.give_up(number)
     load.opened()
+    assert table.row(0).get(DRIFT) == 0
+
+
+def test_a_session_from_elsewhere_leaves_the_sum_right(table, load):
+    load.begin()
+    load.end()
+    load.opened()  # over HTTP: its own connection was counted apart
+    assert table.row(0).get(DRIFT) == 0
+    load.opened()
+    load.note_request()
     assert table.row(0).get(DRIFT) == 1
 
 

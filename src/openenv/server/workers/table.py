@@ -241,16 +241,18 @@ class WorkerLoad:
 
     The parent also reads how many connections are decided: they have asked for a session, or shown that they need
     none. Connections of protocol v1 and connections that only speak HTTP are decided at once. A connection of
-    protocol v2 opens its session a moment later.
+    protocol v2 opens its session a moment later, and keeps its load until then.
     """
 
-    __slots__ = ("_asked", "_begun", "_count", "_promised", "_row", "_undecided")
+    __slots__ = ("_asked", "_begun", "_count", "_promised", "_row", "_undecided", "_weighing")
 
     def __init__(self, row: WorkerRow):
         self._row = row
         self._promised = self._asked = self._begun = False
         self._count = 0
         self._undecided: deque[int] = deque()
+        # How many of the undecided connections count as a load.
+        self._weighing = 0
 
     def begin(self) -> None:
         """A connection asks for WebSocket; a session that it opens before `end` takes over its load."""
@@ -258,7 +260,7 @@ class WorkerLoad:
         self._asked = False
 
     def end(self, gone: bool = False) -> int | None:
-        """The connection was answered. Without a session, its load is 0 from now on.
+        """The connection was answered. Its load is 0 from now on, if it has asked and there is no session, or is gone.
 
         Args:
             gone: The connection was closed or forwarded.
@@ -266,39 +268,47 @@ class WorkerLoad:
         Returns:
             A number to call `give_up` with, if the connection has not asked for a session yet; else None.
         """
-        if self._promised:
-            self._promised = False
-            self._row.add(DRIFT, -1)
+        weighs, self._promised = self._promised, False
         self._begun = False
         if self._asked or gone:
+            if weighs:
+                self._row.add(DRIFT, -1)
             self.note_decision()
             return None
+        self._weighing += weighs
         self._count += 1
         self._undecided.append(self._count)
         return self._count
 
     def give_up(self, number: int) -> None:
-        """A connection has not asked for a session for a while."""
+        """A connection has not asked for a session for a while: its load is 0 from now on."""
         if self._undecided and self._undecided[0] <= number:  # those in front of it are older
-            self._undecided.popleft()
-            self.note_decision()
+            self._decide_oldest()
 
     def note_request(self) -> None:
-        """A client asked for a session: it has a slot, waits for one, or was refused."""
+        """A client asked for a session: it has a slot, which `opened` has counted, waits for one, or was refused."""
         if self._begun:
             self._asked = True
         elif self._undecided:
-            self._undecided.popleft()
-            self.note_decision()
+            self._decide_oldest()
+
+    def _decide_oldest(self) -> None:
+        self._undecided.popleft()
+        self.note_decision()
+        if self._weighing > len(self._undecided):  # no session has taken over its load
+            self._weighing -= 1
+            self._row.add(DRIFT, -1)
 
     def note_decision(self) -> None:
         """A connection is decided."""
         self._row.add(DECIDED, 1)
 
     def opened(self) -> None:
-        """A session was opened."""
+        """A session was opened: it takes over the load of a connection that had none."""
         if self._promised:
             self._promised = False
+        elif self._weighing:
+            self._weighing -= 1
         else:
             self._row.add(DRIFT, 1)
 
