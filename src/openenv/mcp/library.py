@@ -213,60 +213,54 @@ def in_fastmcp_request(context: Any) -> Iterator[Any]:
             yield bound
 
 
-class _LazyContext:
-    """A context that opens its session when one of its coroutines needs it."""
-
-    _sessions: McpSessions
-    _number: int | None = None
-    _request: Any = None
-
-    @property
-    def request_context(self) -> Any:
-        return self._request or super().request_context  # type: ignore[misc]
-
-    @property
-    def request_id(self) -> str:
-        if self._number is None:
-            self._number = self._sessions.number()
-        return str(self._number)
-
-    @property
-    def session_id(self) -> str:
-        return self._sessions.id
-
-    @property
-    def session(self) -> Any:
-        if self.request_context is None:
-            what = "the MCP session of this tool is not open yet"
-            raise RuntimeError(f"{what}: give the tool a parameter of the type Context, and use that")
-        return super().session  # type: ignore[misc]
-
-    async def enter_session(self) -> None:
-        if self._request is None:
-            opened = await self._sessions.open()
-            with in_fastmcp_request(opened.request(int(self.request_id))) as request:
-                self._request = request
-
-
 @functools.cache
 def lazy_context() -> Callable[[Any, McpSessions], Any]:
     """Makes the context of a tool that takes none, of its server and its sessions.
 
     Code that such a tool calls may ask for it (`get_context`). Most tools do not, so that a session for each of them
-    would be a waste.
+    would be a waste: the context opens its session when one of its coroutines needs it.
     """
     from fastmcp.server.context import Context
 
-    def make(self: Any, server: Any, sessions: McpSessions) -> None:
-        Context.__init__(self, fastmcp=server)
-        self._sessions = sessions
+    class LazyContext(Context):
+        _number: int | None = None
+        _request: Any = None
 
-    coroutines = {
-        name: _in_lazy_session(method)
-        for name, method in vars(Context).items()
-        if inspect.iscoroutinefunction(method) and not name.startswith("_")
-    }
-    return type("LateContext", (_LazyContext, Context), {"__init__": make, **coroutines})
+        def __init__(self, server: Any, sessions: McpSessions):
+            super().__init__(fastmcp=server)
+            self._sessions = sessions
+
+        @property
+        def request_context(self) -> Any:
+            return self._request or super().request_context
+
+        @property
+        def request_id(self) -> str:
+            if self._number is None:
+                self._number = self._sessions.number()
+            return str(self._number)
+
+        @property
+        def session_id(self) -> str:
+            return self._sessions.id
+
+        @property
+        def session(self) -> Any:
+            if self.request_context is None:
+                what = "the MCP session of this tool is not open yet"
+                raise RuntimeError(f"{what}: give the tool a parameter of the type Context, and use that")
+            return super().session
+
+        async def enter_session(self) -> None:
+            if self._request is None:
+                opened = await self._sessions.open()
+                with in_fastmcp_request(opened.request(int(self.request_id))) as request:
+                    self._request = request
+
+    for name, method in vars(Context).items():
+        if inspect.iscoroutinefunction(method) and not name.startswith("_"):
+            setattr(LazyContext, name, _in_lazy_session(method))
+    return LazyContext
 
 
 def _in_lazy_session(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -148,7 +148,7 @@ def _dockerfile(
                 named = posixpath.normpath(f"{folder}/{source}")
                 at = next((at for at in range(each.first - 1, each.last) if word.search(lines[at])), None)
                 if at is not None:
-                    lines[at] = word.sub(lambda _, named=named: named, lines[at], count=1)  # type: ignore[misc]
+                    lines[at] = word.sub(named.replace("\\", r"\\"), lines[at], count=1)
             elif not re.search(r"[*?\[$]", source):
                 notes.append(
                     f"{original.name}, line {each.first}: {source} is not among the files of the Space, so it "
