@@ -260,7 +260,7 @@ class WorkerLoad:
         self._asked = False
 
     def end(self, gone: bool = False) -> int | None:
-        """The connection was answered. Its load is 0 from now on, if it has asked and there is no session, or is gone.
+        """The connection was answered. Its load is 0 from now on if it is gone, or got no session that it asked for.
 
         Args:
             gone: The connection was closed or forwarded.
