@@ -257,19 +257,24 @@ def lazy_context() -> Callable[[Any, McpSessions], Any]:
                 with in_fastmcp_request(opened.request(int(self.request_id))) as request:
                     self._request = request
 
-    for name, method in vars(Context).items():
+    return _open_at_first_use(LazyContext, Context)
+
+
+def _open_at_first_use(lazy: type[Any], base: type[Any]) -> type[Any]:
+    """Overrides each coroutine of the base: it opens the session first."""
+
+    def opening(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        async def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+            await self.enter_session()
+            return await method(self, *args, **kwargs)
+
+        return called
+
+    for name, method in vars(base).items():
         if inspect.iscoroutinefunction(method) and not name.startswith("_"):
-            setattr(LazyContext, name, _in_lazy_session(method))
-    return LazyContext
-
-
-def _in_lazy_session(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    async def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        await self.enter_session()
-        return await method(self, *args, **kwargs)
-
-    return called
+            setattr(lazy, name, opening(method))
+    return lazy
 
 
 # What a middleware overrides to have a part in calls of tools; the one that every server has is about listings.
