@@ -29,7 +29,7 @@ from tests.infra.parts.image import CHECKOUT, QUICK, base_of, own_wheel, quick, 
 
 pytestmark = pytest.mark.real
 
-LIMIT_S = 240.0
+LIMIT_S = 60.0
 OFFLINE = {"PIP_NO_INDEX": "1"}
 YAML = "name: small\nversion: 1.0\n"
 # A step of each project of envs/, and what has to be in its answer.

@@ -58,13 +58,34 @@ def docker_client() -> Any:
         engine.close()
         raise ProviderFailed(_absent(host, error)) from error
     if host.startswith("unix://"):
-        # Later requests must leak no socket either.
-        from .docker_socket import SocketAdapter  # noqa: PLC0415 - derives from a class of the extra
-
-        api, scheme = engine.api, "http+docker://"
-        api.get_adapter(scheme).close()
-        api.mount(scheme, SocketAdapter(f"http+{host}", api.timeout, max_pool_size=CONNECTIONS))
+        _close_failed_sockets(engine.api, host)
     return engine
+
+
+def _close_failed_sockets(api: Any, host: str) -> None:
+    """Replaces the SDK's adapter of Unix sockets, which leaks a socket each time that no engine answers."""
+    from docker.transport import unixconn
+
+    class Connection(unixconn.UnixHTTPConnection):
+        def connect(self) -> None:
+            self.sock = socket.socket(socket.AF_UNIX)  # closed with the connection, which is closed when this fails
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(self.unix_socket)
+
+    class Pool(unixconn.UnixHTTPConnectionPool):
+        def _new_conn(self) -> Any:
+            timeout: Any = self.timeout  # as the SDK gives it: seconds
+            return Connection(self.base_url, self.socket_path, timeout)
+
+    class Adapter(unixconn.UnixHTTPAdapter):
+        def get_connection(self, url: str | bytes, proxies: Any = None) -> Any:
+            with self.pools.lock:
+                if self.pools.get(url) is None:
+                    self.pools[url] = Pool(str(url), self.socket_path, self.timeout, maxsize=self.max_pool_size)
+            return super().get_connection(url, proxies)
+
+    api.get_adapter("http+docker://").close()
+    api.mount("http+docker://", Adapter(f"http+{host}", api.timeout, max_pool_size=CONNECTIONS))
 
 
 def _absent(host: str, error: Exception) -> str:

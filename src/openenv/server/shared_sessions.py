@@ -363,7 +363,6 @@ class AttachedSession:
     Attributes:
         life: The sign of life of the connection.
         holder, peer: The client of the connection.
-        gone: Unused: an attached session is gone as soon as it leaves.
     """
 
     life: LastSeen
@@ -372,7 +371,6 @@ class AttachedSession:
 
     def __init__(self, sessions: SharedSessions, principal: Principal, opened: OnOpened, on_lost: OnLost):
         self.id = principal.session or ""
-        self.gone: asyncio.Event | None = None
         self._sessions = sessions
         self._principal = principal
         self._opened = opened
@@ -401,7 +399,7 @@ class AttachedSession:
         self._shared = shared
         shared.lives.append(self.life)
         shared.renew()
-        shared.on_lost.append(self._lost)
+        shared.on_lost.append(self._on_lost)
         self._opened(None)
 
     # The calls of a connection on its session. One at a time: the next one after `done`.
@@ -435,8 +433,8 @@ class AttachedSession:
             shared.withdraw(self._pending, stop=False)
         shared.lives.remove(self.life)
         shared.renew()
-        if self._lost in shared.on_lost:
-            shared.on_lost.remove(self._lost)
+        if self._on_lost in shared.on_lost:
+            shared.on_lost.remove(self._on_lost)
 
     def _do(self, start: StartCall, done: Done) -> None:
         if self._shared is None:
@@ -448,6 +446,3 @@ class AttachedSession:
 
         pending = self._shared.submit(start, answered)
         self._pending = None if pending.done is None else pending
-
-    def _lost(self, error: OpenEnvError) -> None:
-        self._on_lost(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .._exceptions import from_signal
 from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, StepFailed
@@ -131,18 +131,16 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         opened: OnOpened = self._opened
         if principal.trail is not None:
             opened = principal.trail.opening(lambda: self._session.id, None, opened)
-        attached: AttachedSession | None = None
+        session: Any
+        enter: Callable[[Any], object]
         if principal.session is None:
-            session = server.manager.create(opened, self._lost)
+            session, enter = server.manager.create(opened, self._lost), server.manager.open
         else:
-            attached = AttachedSession(server.shared_sessions, principal, opened, self._lost)
-            session = cast(Session, attached)
-        self._session = session
+            session = AttachedSession(server.shared_sessions, principal, opened, self._lost)
+            enter = AttachedSession.enter
+        self._session: Session = session
         session.life, session.holder, session.peer = self.life, principal.holder, principal.peer
-        if attached is None:
-            server.manager.open(session)
-        else:
-            attached.enter()
+        enter(session)
 
     @property
     def session_id(self) -> str:

@@ -249,10 +249,9 @@ class WorkerLoad:
     def __init__(self, row: WorkerRow):
         self._row = row
         self._promised = self._asked = self._begun = False
-        self._count = 0
         self._undecided: deque[int] = deque()
-        # How many of the undecided connections count as a load.
-        self._weighing = 0
+        # All connections so far; and how many of the undecided ones count as a load.
+        self._count = self._weighing = 0
 
     def begin(self) -> None:
         """A connection asks for WebSocket; a session that it opens before `end` takes over its load."""
