@@ -18,19 +18,16 @@ import openenv
 
 from .._plots import require_matplotlib
 from .._tuning import raise_file_limit
-from ..bench.batch import Mode, RequestBatch
-from ..bench.load import LoadCounts, check_share, enough_processes
-from ..bench.machine import Processes
-from ..bench.result import steps_document
-from ..bench.scale import Grid, LaunchedServers, LaunchPlan, check_grid, measure_scale, too_few_hosts
-from ..bench.served import ServedTarget, probe
-from ..bench.steps import ClosedLoop, Metered, mean_cost, measure_trials
 from ..errors import UsageError
 from ..providers.catalog import CATALOG
-from ..providers.local import variables_of
-from ..providers.spec import LaunchSpec, Resources
-from ..settings import ClientSettings
 from .terminal import COUNT, FOLDER, display_module, ended_in_order, together, yaml_pairs
+
+if TYPE_CHECKING:
+    from ..bench.batch import RequestBatch
+    from ..bench.load import LoadCounts
+    from ..bench.scale import Grid, LaunchPlan
+    from ..bench.served import ServedTarget
+    from ..bench.steps import Metered
 
 if TYPE_CHECKING:
     from .display import Display
@@ -63,6 +60,9 @@ def command_line() -> str:
 
 def served(stack: ExitStack, display: Display, target: str, workers: int, sessions: int) -> ServedTarget:
     """Serves a target until the stack is left."""
+
+    from ..bench.served import ServedTarget
+
     display.say(f"serving {target} with {workers} worker{'s' if workers > 1 else ''}")
     return stack.enter_context(ServedTarget(target, workers, max_sessions=sessions + SPARE_SESSIONS))
 
@@ -123,6 +123,11 @@ def launching(
     Raises:
         UsageError: Not exactly one of `--url`, `--serve` and `--provider` is given.
     """
+
+    from ..bench.scale import LaunchPlan
+    from ..providers.local import variables_of
+    from ..providers.spec import LaunchSpec, Resources
+
     if sum(each is not None for each in (url, serve, options["provider"])) != 1:
         raise UsageError(
             "nothing to measure, or more than one server: give one of --url ADDRESS, --serve TARGET and --provider"
@@ -191,6 +196,13 @@ def steps(
       openenv bench steps --serve gymnasium:CartPole-v1 --action '{"action": 1}'
       openenv bench steps --serve benchmark --vector 256 --trials 5 --json > vector.json
     """
+
+    from ..bench.load import check_share, enough_processes
+    from ..bench.machine import Processes
+    from ..bench.result import steps_document
+    from ..bench.served import probe
+    from ..bench.steps import ClosedLoop, mean_cost, measure_trials
+
     shown = display_module()
 
     try:
@@ -280,6 +292,10 @@ def scale(
       openenv bench scale --serve benchmark --workers 2 --requests-grid 1024,4096,16384
       openenv bench scale --provider swarm --image my-env:1 --replicas 4 --gateway envoy --expected-hosts 4
     """
+
+    from ..bench.batch import Mode
+    from ..bench.scale import Grid, check_grid, measure_scale, too_few_hosts
+
     shown = display_module()
 
     grid = Grid(
@@ -345,6 +361,11 @@ def _measured(
     grid: Grid,
 ) -> dict[str, Any]:
     """Has something to measure until the stack is left; returns the facts that `measure_scale` needs."""
+
+    from ..bench.scale import LaunchedServers
+    from ..bench.served import probe
+    from ..settings import ClientSettings
+
     if plan is not None:
         display.say(f"launching {plan.words}")
         launched = stack.enter_context(LaunchedServers(plan))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..project import Project, target
-from ..project.image import BuildProgress, BuildRequest
-from ..project.image import build as build_image
 from .terminal import PATH, ProgressBar, complete_target, pairs, print_json
+
+if TYPE_CHECKING:
+    from ..project.image import BuildProgress
 
 # Characters of a line for an instruction.
 WIDTH = 90
@@ -52,6 +53,10 @@ def build(path: Path, no_cache: bool, build_args: Sequence[str], verbose: bool, 
       openenv build my_env --base-image python:3.13-slim --build-arg PIP_INDEX_URL
       openenv build my_env --context .. --dockerfile my_env/server/Dockerfile
     """
+
+    from ..project.image import BuildRequest
+    from ..project.image import build as build_image
+
     project = project_of(path)
 
     request = BuildRequest(cache=not no_cache, arguments=pairs("--build-arg", build_args), **given)

@@ -9,15 +9,17 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import UnreadableRecord, UsageError
-from ..recording.parquet import export as write
-from ..recording.reader import Episode, Recording
-from ..recording.statistics import Statistics, episode_picture, returns_picture
 from .replay import say_damage, say_title, say_transition
 from .terminal import COUNT, FILE, PATH, NoAnswer, ProgressBar, plural, table_lines, tame
+
+if TYPE_CHECKING:
+    from ..recording.reader import Episode, Recording
+    from ..recording.statistics import Statistics
 
 path_argument = click.argument("path", type=PATH)
 environment_option = click.option("--environment", metavar="NAME", help="Only episodes of this environment.")
@@ -27,6 +29,9 @@ MOST_NAMED = 5
 @contextmanager
 def reading(path: Path, environment: str | None = None) -> Iterator[Recording]:
     """A record to read; a record that cannot be read ends with exit code 2."""
+
+    from ..recording.reader import Recording
+
     try:
         yield Recording(path, environment)
     except UnreadableRecord as error:
@@ -81,6 +86,9 @@ def export(
       openenv episodes export records -o cartpole.parquet --environment CartPole-v1 --ended
       openenv episodes export records -o one.jsonl --episode Xb3-1
     """
+
+    from ..recording.parquet import export as write
+
     with reading(path, environment) as recording, ProgressBar() as progress:
         episodes = (
             each
@@ -122,6 +130,9 @@ def plot(path: Path, episode_id: str | None, output: Path, environment: str | No
       openenv episodes plot records
       openenv episodes plot records Xb3-1 -o episode.svg
     """
+
+    from ..recording.statistics import episode_picture, returns_picture
+
     if output.suffix.lower() not in _SUFFIXES:
         raise click.UsageError(f"{output} is no name for a picture: let it end in {' or '.join(_SUFFIXES)}")
 
@@ -165,6 +176,9 @@ def stats(path: Path, environment: str | None, as_json: bool) -> None:
       openenv episodes stats records
       openenv episodes stats records --environment CartPole-v1 --json
     """
+
+    from ..recording.statistics import Statistics
+
     found: dict[str, Statistics] = {}
     with reading(path, environment) as recording:
         for episode in recording.episodes():

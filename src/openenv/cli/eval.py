@@ -11,17 +11,11 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import LaunchFailed, OpenEnvError
-from ..evals.evaluation import EvalRequest, Evaluation
-from ..evals.report import Comparison, EvalReport, EvalSummary, check_output, read_report, write_report
-from ..evals.report import compare as compare_reports
-from ..evals.runner import EpisodeResult, EvalOptions
-from ..evals.server import EvalServer, LocalEvalServer, is_address
-from ..settings import ClientSettings
 from . import terminal
 from .bench import SPARE_SESSIONS
 from .terminal import (
@@ -34,6 +28,12 @@ from .terminal import (
     table_lines,
     tame,
 )
+
+if TYPE_CHECKING:
+    from ..evals.evaluation import EvalRequest, Evaluation
+    from ..evals.report import Comparison, EvalReport, EvalSummary
+    from ..evals.runner import EpisodeResult
+    from ..evals.server import EvalServer, LocalEvalServer
 
 _FAULTS = {
     "policy": "by the policy's fault",
@@ -168,6 +168,9 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
       openenv eval compare first.json second.json
     """
 
+    from ..evals.report import compare as compare_reports
+    from ..evals.report import read_report
+
     ours, theirs = read_report(first), read_report(second)
     if as_json:
         click.echo(json.dumps([asdict(comparison) for comparison in compare_reports(ours, theirs)]))
@@ -181,6 +184,8 @@ def show_comparison(first: EvalReport, second: EvalReport, on_stderr: bool = Fal
     Raises:
         UsageError: They cannot be compared.
     """
+
+    from ..evals.report import compare as compare_reports
 
     for line in comparison_lines(compare_reports(first, second), first, second):
         click.echo(line, err=on_stderr)
@@ -283,6 +288,12 @@ def eval_(
       openenv eval compare first.json second.json
     """
 
+    from ..evals.evaluation import EvalRequest
+    from ..evals.report import check_output, read_report, write_report
+    from ..evals.runner import EvalOptions
+    from ..evals.server import EvalServer, is_address
+    from ..settings import ClientSettings
+
     options = EvalOptions(
         asked.pop("concurrency"), asked.pop("max_steps"), asked.pop("retries"), asked["record"] is not None
     )
@@ -322,6 +333,8 @@ eval_.add_command(compare)
 
 def _serve(stack: ExitStack, target: str, workers: int, concurrency: int) -> LocalEvalServer:
     """Serves a target until the stack is left."""
+
+    from ..evals.server import LocalEvalServer
 
     click.echo(f"serving {target}", err=True)
     sessions = 1 if concurrency == 1 else concurrency + SPARE_SESSIONS

@@ -10,21 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .._asyncio import on_thread
 from ..errors import LaunchFailed, OpenEnvError, UsageError
-from ..providers import Gateway, deploy
-from ..providers.catalog import catalog_entry
-from ..providers.deployment import Deployment
-from ..providers.gateway import Backend, Topology
-from ..providers.gateway.gateway import authorities
-from ..providers.gateway.programs import BALANCERS
-from ..providers.spec import LaunchSpec
-from ..settings import is_loopback
 from .terminal import COUNT, PATH, together, variable
+
+if TYPE_CHECKING:
+    from ..providers import Gateway
+    from ..providers.deployment import Deployment
+    from ..providers.gateway import Topology
 
 # Between two looks at the file of backends, and at Envoy.
 LOOK_S = 0.5
@@ -84,6 +81,9 @@ def render(kind: str, output_dir: Path, folder: str | None, check: bool, **optio
       openenv gateway render --backends 10.0.0.1:8000,10.0.0.2:8000 --listen 0.0.0.0:8000
       openenv gateway render --backends a=env-a:8000,b=env-b:8000 --format haproxy --output-dir deploy
     """
+
+    from ..providers.gateway.programs import BALANCERS
+
     topology = _topology(options, _listed(options))
     balancer = BALANCERS[kind]
     place = PurePath(folder or output_dir.absolute())
@@ -153,6 +153,9 @@ def read_backends(file: Path) -> list[str]:
 
 
 def _topology(options: Mapping[str, Any], backends: list[str]) -> Topology:
+    from ..providers.gateway import Backend, Topology
+    from ..providers.gateway.gateway import authorities
+
     host, colon, port = options["listen"].rpartition(":")
     if not colon or not port.isdecimal():
         raise UsageError(f"--listen must be an address and a port, as 0.0.0.0:8000, got {options['listen']!r}")
@@ -213,6 +216,8 @@ class GatewayRun:
         self._ended.set()
 
     async def _work(self) -> None:
+        from ..providers import Gateway
+
         async with contextlib.AsyncExitStack() as stack:
             deployment = await self._servers(stack)
             facts = asdict(self._topology) | {"threads": self._options["threads"]}
@@ -234,6 +239,11 @@ class GatewayRun:
 
     async def _servers(self, stack: contextlib.AsyncExitStack) -> Deployment | None:
         """Starts the servers, if that was asked for."""
+
+        from ..providers import deploy
+        from ..providers.catalog import catalog_entry
+        from ..providers.spec import LaunchSpec
+
         options = self._options
         forms = {form: options[form] for form in ("target", "image", "project") if options[form] is not None}
         if options["provider"] is None:
@@ -251,6 +261,8 @@ class GatewayRun:
         return await stack.enter_async_context(deploy(spec, provider))
 
     async def _announce(self, gateway: Gateway) -> None:
+        from ..settings import is_loopback
+
         backends = gateway.topology.backends
         _say(f"{click.style(gateway.url, bold=True)} before {len(backends)} server{'s' * (len(backends) != 1)}")
         for backend in backends:

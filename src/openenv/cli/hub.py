@@ -7,26 +7,27 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import OpenEnvError, UsageError
-from ..project import Project, hub
-from ..project.checks import Level, Outcome
-from ..project.checks.examination import examine
-from ..project.checks.findings import InternalFault
-from ..project.hub import Hub, Published, SpaceRequest, Stage
-from ..project.hub.publish import names_of, variables_of
-from ..project.image import BuildRequest, PushProgress, build, push_image
-from ..project.image.registry import local_name, remote_name
 from ..providers.redaction import KEYS
 from .build import StepLines, project_of
 from .terminal import COUNT, PATH, ProgressBar, message_on_interrupt, pairs, print_error, print_json
 
+if TYPE_CHECKING:
+    from ..project import Project
+    from ..project.hub import Published, SpaceRequest, Stage
+    from ..project.image import PushProgress
+
 
 def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
     """Pushes a project to one Space or several, and says where they are."""
+
+    from ..project import hub
+    from ..project.hub import Hub, SpaceRequest, Stage
+
     project = project_of(directory)
     request = SpaceRequest(
         interface=given["interface"] is not False,
@@ -84,6 +85,11 @@ def warn_of_secrets(texts: Sequence[str], progress: ProgressBar) -> None:
 
 def _check(project: Project, progress: ProgressBar) -> None:
     """The static checks: only a failed check prevents publishing."""
+
+    from ..project.checks import Level, Outcome
+    from ..project.checks.examination import examine
+    from ..project.checks.findings import InternalFault
+
     progress.show("checking", 0, 0)
     try:
         report = examine(str(project.folder), Level.STATIC, begun=lambda name: progress.show("checking", 0, 0, name))
@@ -103,6 +109,9 @@ def _check(project: Project, progress: ProgressBar) -> None:
 
 def _rehearse(project: Project, request: SpaceRequest, stage: Stage, as_json: bool, progress: ProgressBar) -> None:
     """Lists the files of a push; the Hub is not asked."""
+
+    from ..project.hub.publish import names_of, variables_of
+
     for note in stage.notes:
         progress.say(note)
     names = [str(name) for name in names_of(project, request, "YOU")]
@@ -195,6 +204,9 @@ def fork(
       openenv fork openenv/echo_env
       openenv fork openenv/echo_env -r my-org/echo --private -e LEVEL=3 -s MODEL_KEY -H cpu-upgrade
     """
+
+    from ..project import hub
+
     with message_on_interrupt(f"interrupted: look whether the copy of {space} is there"), ProgressBar() as progress:
         warn_of_secrets(secrets, progress)
         progress.show(f"copying {space}", 0, 0)
@@ -245,6 +257,9 @@ def pull(space: str, output_dir: Path | None, revision: str | None, as_json: boo
       openenv pull openenv/echo_env
       openenv pull my-org/echo --output-dir envs/echo --revision refs/pr/2
     """
+
+    from ..project import hub
+
     with message_on_interrupt("interrupted: nothing was kept"), ProgressBar() as progress:
         progress.show(f"fetching {space}", 0, 0)
         pulled = hub.pull(space, output_dir, revision=revision, say=progress.say)
@@ -265,6 +280,10 @@ INTERFACE = "ENABLE_WEB_INTERFACE"
 
 def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> None:
     """Builds the image of a project, or takes one, pushes it, and prints its name."""
+
+    from ..project.image import BuildRequest, build, push_image
+    from ..project.image.registry import local_name, remote_name
+
     project = project_of(directory)
     name = remote_name(registry, project, given["tag"])
     image = given["image"] or local_name(project)

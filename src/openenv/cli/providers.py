@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
 import click
 
-from ..providers import catalog
-from ..providers.base import Leftover
-from ..providers.catalog import LeftoverScan
-from ..providers.owner import OwnerProcess
+if TYPE_CHECKING:
+    from ..providers.base import Leftover
+    from ..providers.catalog import LeftoverScan
+    from ..providers.owner import OwnerProcess
 
 # Rounds of removing: controllers may start replacements in the meantime.
 ROUNDS = 3
@@ -133,6 +134,9 @@ def _explain(places: list[LeftoverScan], wanted: Callable[[Leftover], bool], dep
 
 async def _looked(names: tuple[str, ...], leave: bool = True) -> list[LeftoverScan]:
     """The places that can be reached; says which cannot."""
+
+    from ..providers import catalog
+
     found = await catalog.places([catalog.catalog_entry(name) for name in names or catalog.CATALOG])
     if leave:
         await asyncio.gather(*(place.leave() for place in found))

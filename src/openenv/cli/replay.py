@@ -15,21 +15,18 @@ from collections.abc import Awaitable
 from contextlib import redirect_stdout
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from .. import replay as replaying
 from ..errors import OpenEnvError, SeedIgnored, UnknownEnvironment, UsageError
-from ..project import Manifest
-from ..project.catalog import find
-from ..project.target import bundled, is_project, load
-from ..recording.difference import within
-from ..recording.reader import Damage, Episode, Recording
-from ..recording.transition import Transition
-from ..replay import ReplayedTransition, ReplayResult, ReplaySummary, ReplayTarget
 from .terminal import COUNT, PATH, NoAnswer, ProgressBar, complete_target, plural, tame
+
+if TYPE_CHECKING:
+    from ..recording.reader import Damage, Episode, Recording
+    from ..recording.transition import Transition
+    from ..replay import ReplayedTransition, ReplayResult, ReplaySummary, ReplayTarget
 
 MOST_NOTED = 10
 _NARROWEST, _WIDEST = 60, 400
@@ -133,6 +130,11 @@ def target_of(environment: str) -> str:
     Raises:
         UsageError: Nothing here is called so.
     """
+
+    from ..project import Manifest
+    from ..project.catalog import find
+    from ..project.target import bundled, is_project
+
     if environment in bundled():
         return environment
     if is_project(".") and Manifest.read(Path.cwd()).name == environment:
@@ -228,6 +230,12 @@ def replay(
       openenv replay records --check --base-url http://127.0.0.1:8000 --concurrency 64
       openenv replay records --check --target gymnasium:CartPole-v1 --tolerance 0 --json
     """
+
+    from .. import replay as replaying
+    from ..recording.difference import within
+    from ..recording.reader import Recording
+    from ..replay import ReplaySummary
+
     if target is not None and base_url is not None:
         raise click.UsageError("give --target or --base-url, and not both")
     try:
@@ -281,6 +289,10 @@ class _ReplayTargets:
 
     def of(self, episode: Episode) -> ReplayTarget:
         """The server for an episode. Raises OpenEnvError if there is none."""
+
+        from .. import replay as replaying
+        from ..project.target import load
+
         named = self._target is not None or self._url is not None
         key = "" if named else episode.environment
         if key not in self._targets:

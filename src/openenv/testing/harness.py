@@ -17,7 +17,7 @@ from ..client import GenericEnvClient
 from ..environment import Environment
 from ..errors import InvalidAction, OpenEnvError, StepFailed, StepTimeout
 from ..protocol.json_schema import schema_of
-from ..providers import app_in_process
+from .. import providers
 from ..runtime.manager import opened_session, result_of
 from ..runtime.profile import Execution, profile_of
 from ..types import StepResult
@@ -310,7 +310,7 @@ class ConformanceHarness:
         episodes: int = 1000,
         actions: Sequence[Mapping[str, Any]] | None = None,
     ):
-        self.app = app_in_process(app) if isinstance(app, type) and issubclass(app, Environment) else app
+        self.app = providers.app_in_process(app) if isinstance(app, type) and issubclass(app, Environment) else app
         self.server: Any = getattr(getattr(self.app, "state", None), "openenv", None)
         if self.server is None:
             raise CheckSkip("the app was not made by create_app: serve it, and check it by its address (--url)")
