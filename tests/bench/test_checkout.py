@@ -95,8 +95,8 @@ def test_a_wheel_measures_without_matplotlib_and_names_the_command_for_the_repor
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("openenv.cli.bench.measure_scale", lambda *_, **__: ScaleResult(2, [summary(4)]))
-    monkeypatch.setattr("openenv.cli.bench.probe", lambda url: None)
+    monkeypatch.setattr("openenv.bench.scale.measure_scale", lambda *_, **__: ScaleResult(2, [summary(4)]))
+    monkeypatch.setattr("openenv.bench.served.probe", lambda url: None)
     monkeypatch.chdir(tmp_path)
     done = run("scale", "--url", "http://localhost:1", "--output-dir", "out")
     assert done.exit_code == 0, done.output

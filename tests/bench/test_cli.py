@@ -49,9 +49,9 @@ def terminal(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["scale"], "either --url of a running server, or --serve TARGET"),
-        (["scale", "--url", "localhost:1", "--serve", "echo"], "either --url"),
-        (["scale", "--provider", "local", "--serve", "echo"], "either --url"),
+        (["scale"], "give one of --url ADDRESS, --serve TARGET and --provider"),
+        (["scale", "--url", "localhost:1", "--serve", "echo"], "more than one server: give one of --url"),
+        (["scale", "--provider", "local", "--serve", "echo"], "more than one server: give one of --url"),
         (["scale", "--provider", "local"], "--image and --target"),
         (["scale", "--provider", "local", "--image", "a", "--target", "b"], "--image and --target"),
         (["scale", "--serve", "echo", "--replicas", "2"], "--replicas needs --provider"),

@@ -48,7 +48,7 @@ def test_asking_for_none_off_loopback_is_warned_of():
     after, key = with_keys(settings(host="0.0.0.0", api_keys="none"))
     assert (after.api_keys, key) == ("none", None)
     assert key_words(after, key) == "no key"
-    assert "anybody" in (warning_of_keys(after) or "")
+    assert "every client that reaches this address can use it" in (warning_of_keys(after) or "")
 
 
 def test_without_a_certificate_there_is_no_tls():

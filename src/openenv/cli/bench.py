@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..bench.scale import Grid, LaunchPlan
     from ..bench.served import ServedTarget
     from ..bench.steps import Metered
-
-if TYPE_CHECKING:
     from .display import Display
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from .. import providers
 from ..client import GenericEnvClient
 from ..environment import Environment
 from ..errors import InvalidAction, OpenEnvError, StepFailed, StepTimeout
 from ..protocol.json_schema import schema_of
-from .. import providers
 from ..runtime.manager import opened_session, result_of
 from ..runtime.profile import Execution, profile_of
 from ..types import StepResult
