@@ -177,7 +177,7 @@ TAKEN = '{"event": "taken", "epoch": 0, "index": 1, "repeat": 0}\n'
     ("text", "complaint"),
     [
         (TAKEN * 2, "line 3, says that task 1 of epoch 0 was taken twice"),
-        (TAKEN.replace("taken", "finished"), "line 2.*finished by nobody"),
+        (TAKEN.replace("taken", "finished"), "line 2.*finished without being taken first"),
         (TAKEN.replace("taken", "lost"), "line 2, is no line"),
         (TAKEN.replace("1", "10"), "line 2.*not this shard's"),
         (TAKEN.replace('"epoch": 0', '"epoch": 7'), "line 2.*before its turn"),

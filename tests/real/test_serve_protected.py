@@ -79,7 +79,7 @@ def test_keys_may_be_given(workers):
 
 def test_without_keys_off_loopback_there_is_a_warning():
     with serving("echo", "--host", "0.0.0.0", "--api-key", "none") as server:
-        assert "anybody" in server.line()
+        assert "every client" in server.line()
         assert play(server.url.replace("0.0.0.0", "127.0.0.1")) == 0.5
 
 
