@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import NotAProject
+from ...runtime.process.fork_server import PipeTail
 from ...testing.check import Check
 from ...testing.environments import RUNTIME
 from ...testing.leak_checks import descendants
@@ -33,41 +34,8 @@ from ..manifest import FILE_NAME, Project
 from .findings import Finding, InternalFault, Level, Outcome, ValidationReport, ask, run, skip_finding
 from .static import FILE_CHECKS, IMPORT_CHECKS, EnvironmentUnderTest
 
-TAIL_BYTES = 400
-READ_BYTES = 65536
-# Of one that never stops writing, no more is read after its end.
-DRAIN_S = 0.2
-
-
-class OutputTail:
-    """A pipe that a process writes to; the reader keeps the end of the text.
-
-    Attributes:
-        reading: The end that is read, without waiting.
-        writing: The one for the process.
-    """
-
-    def __init__(self) -> None:
-        self.reading, self.writing = os.pipe()
-        os.set_blocking(self.reading, False)
-        self._kept = b""
-
-    def hear(self) -> bool:
-        """Reads available output; returns whether there was any."""
-        try:
-            read = os.read(self.reading, READ_BYTES)
-        except BlockingIOError:
-            return False
-        self._kept = (self._kept + read)[-TAIL_BYTES:]
-        return bool(read)
-
-    def last(self) -> str:
-        """The last line, after reading the rest."""
-        until = time.monotonic() + DRAIN_S
-        while self.hear() and time.monotonic() < until:
-            pass
-        return self._kept.decode(errors="replace").strip().rpartition("\n")[2]
-
+# Most characters that are quoted of the last line which the process has written.
+LONGEST_QUOTE = 400
 
 _PLAYING_CHECKS = tuple(
     replace(check, needs=("static.import",)) if not check.needs else check for check in (*RUNTIME, *LOAD_CHECKS)
@@ -206,11 +174,12 @@ class Examination:
 
     def _ask(self, checks: list[Check]) -> dict[str, Any] | None:
         """Has one process answer as many as it can; why it came no further, if it did not."""
-        with self._process(checks) as (process, report, words):
-            reason = self._listen(process, report, words)
+        with self._process(checks) as (process, report, output):
+            reason = self._listen(process, report, output)
             if all(check.id in self._found for check in checks):
                 return None
-            last = words.last()
+            output.read()
+            last = output.text.decode(errors="replace").strip().rpartition("\n")[2][-LONGEST_QUOTE:]
             quoted = f" (its last words: {last})" if last else ""
             if reason is not None:
                 return {"saw": f"{reason}{quoted}.", "mend": _FIX_HANGS}
@@ -222,9 +191,10 @@ class Examination:
             }
 
     @contextlib.contextmanager
-    def _process(self, checks: list[Check]) -> Iterator[tuple[subprocess.Popen[bytes], int, OutputTail]]:
+    def _process(self, checks: list[Check]) -> Iterator[tuple[subprocess.Popen[bytes], int, PipeTail]]:
         report, theirs = os.pipe()
-        words, subject = OutputTail(), self.subject
+        reading, writing = os.pipe()
+        output, subject = PipeTail(reading), self.subject
         folder = subject.folder and str(subject.folder)
         order = {
             "report": theirs,
@@ -239,16 +209,16 @@ class Examination:
                 process = subprocess.Popen(  # noqa: S603 - itself
                     command,
                     stdin=subprocess.DEVNULL,
-                    stdout=words.writing,
-                    stderr=words.writing,
+                    stdout=writing,
+                    stderr=writing,
                     pass_fds=[theirs],
                     start_new_session=True,
                 )
             finally:
                 os.close(theirs)
-                os.close(words.writing)
+                os.close(writing)
             try:
-                yield process, report, words
+                yield process, report, output
             finally:  # after a Ctrl-C too; what it has started may have sessions of its own
                 started = [int(each) for each in descendants(str(process.pid))]
                 with contextlib.suppress(ProcessLookupError):
@@ -259,20 +229,20 @@ class Examination:
                 process.wait()
         finally:
             os.close(report)
-            os.close(words.reading)
+            output.close()
 
-    def _listen(self, process: subprocess.Popen[bytes], report: int, words: OutputTail) -> str | None:
+    def _listen(self, process: subprocess.Popen[bytes], report: int, output: PipeTail) -> str | None:
         """Reads the messages of the process until its end. Returns why the wait ended, if it sends none."""
         unread = b""
         limit = time.monotonic() + self._silence_s()
         with selectors.DefaultSelector() as selector:
             selector.register(report, selectors.EVENT_READ)
-            selector.register(words.reading, selectors.EVENT_READ)
+            selector.register(output.descriptor, selectors.EVENT_READ)
             while time.monotonic() < limit:
                 ended = process.poll() is not None  # checked first: after its end, all its output can be read
                 ready = {key.fd for key, _ in selector.select(0 if ended else GLANCE_S)}
-                if words.reading in ready and not words.hear():
-                    selector.unregister(words.reading)
+                if output.descriptor in ready and not output.read():
+                    selector.unregister(output.descriptor)
                 if report in ready:
                     read = os.read(report, 65536)
                     *lines, unread = (unread + read).split(b"\n")

@@ -28,7 +28,7 @@ TAIL_BYTES = 4096
 _CHUNKS_AT_ONCE = 4
 
 
-class StderrTail:
+class PipeTail:
     """Reads a pipe and keeps its last bytes.
 
     Args:
@@ -150,7 +150,7 @@ class _Session:
 
     id: int
     pid: int
-    tail: StderrTail
+    tail: PipeTail
     kill_at: float | None = None
     reason: str = ""
 
@@ -268,7 +268,7 @@ class ForkServer:
 
     def _give_up(self, session_id: int) -> None:
         """A pending process does not come, or is gone already; if it comes later, it is treated as an orphan."""
-        tail = StderrTail(self._pending.pop(session_id).reading)
+        tail = PipeTail(self._pending.pop(session_id).reading)
         tail.close()
         self._orphans_at = time.monotonic()
         self._send([messages.EXITED, session_id, None, tail.text, messages.UNFORKED])
@@ -295,7 +295,7 @@ class ForkServer:
         self._add(session_id, pid, reading)
 
     def _add(self, session_id: int, pid: int, reading: int) -> None:
-        session = _Session(session_id, pid, StderrTail(reading))
+        session = _Session(session_id, pid, PipeTail(reading))
         self._sessions[session_id] = self._pids[pid] = session
 
         def read_stderr() -> None:
