@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from openenv._plots import COLOURS, canvas, colours, file_of
+from openenv._plots import COLOURS, canvas, colours
 from openenv._statistics import Quantiles
 from openenv.bench.batch import error_counts, write_rows
 from openenv.bench.machine import machine
 
 from .games import PHASES, DemoSummary, DemoWorkload
-from .report import HtmlReport, ReportTable
+from .report import HtmlReport, ReportChart, ReportTable, themed_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,58 +26,53 @@ BINS = 24
 FEW = 12
 # A logarithmic axis has no place for 0.
 LEAST_MS = 0.001
+# Inches of a chart: two are side by side on a desktop, and one has letters of a readable size on a phone.
+WIDTH = 4.6
 
 
-def phase_curves(latencies: Mapping[str, Mapping[str, Sequence[float]]]) -> bytes:
-    """How latencies are distributed: a panel a phase, a line a workload.
-
-    Args:
-        latencies: Seconds, by phase and workload.
-    """
-    with canvas(1, len(latencies), share_y=True, panel_width=3.4) as (figure, panels):
-        for axes, (phase, workloads) in zip(panels, latencies.items(), strict=True):
-            for colour, (name, values) in zip(colours(), workloads.items(), strict=False):
-                ordered = sorted(max(LEAST_MS, 1000 * value) for value in values)
-                shares = [100 * (rank + 1) / len(ordered) for rank in range(len(ordered))]
-                axes.step(ordered, shares, where="post", color=colour, label=name)
-            _decades(axes, [1000 * value for values in workloads.values() for value in values] or [1.0])
-            axes.set_ylim(0, 101)
-            axes.set_xlabel("milliseconds")
-            axes.set_title(phase.capitalize())
-        panels[0].set_ylabel("% took at most so long")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(COLOURS))
-        return file_of(figure)
-
-
-def outcome_histograms(outcomes: Mapping[str, tuple[Sequence[float], Sequence[int]]]) -> bytes:
-    """Returns and lengths of episodes: a row of panels a workload.
+def latency_curves(latencies: Mapping[str, Sequence[float]]) -> bytes:
+    """How latencies are distributed: a line for each workload.
 
     Args:
-        outcomes: By workload, the returns and the lengths of its episodes.
+        latencies: Seconds, by workload.
     """
-    with canvas(len(outcomes), 2) as (figure, panels):
-        for number, (name, (returns, lengths)) in enumerate(outcomes.items()):
-            for axes, colour, what, values in (
-                (panels[2 * number], COLOURS[0], "return", returns),
-                (panels[2 * number + 1], COLOURS[2], "length in steps", lengths),
-            ):
-                _histogram(axes, values, colour)
-                axes.set_xlabel(what)
-                axes.set_ylabel("episodes")
-                mean = f", mean {sum(values) / len(values):.3g}" if values else ""
-                axes.set_title(f"{name}: {what}{mean}")
-                axes.grid(visible=False, axis="x")
-        return file_of(figure)
+    with canvas(1, 1, panel_width=WIDTH) as (figure, (axes,)):
+        for colour, (name, values) in zip(colours(), latencies.items(), strict=False):
+            ordered = sorted(max(LEAST_MS, 1000 * value) for value in values)
+            shares = [100 * (rank + 1) / len(ordered) for rank in range(len(ordered))]
+            axes.step(ordered, shares, where="post", color=colour, label=name)
+        _decades(axes, [1000 * value for values in latencies.values() for value in values] or [1.0])
+        axes.set_ylim(0, 101)
+        axes.set_xlabel("milliseconds")
+        axes.set_ylabel("% done within this time")
+        _legend(axes)
+        return themed_svg(figure)
+
+
+def outcome_histogram(values: Sequence[float], name: str, colour: str) -> bytes:
+    """How many episodes came to which value.
+
+    Args:
+        values: One for each episode.
+        name: Of the horizontal axis.
+        colour: Of the bars.
+    """
+    with canvas(1, 1, panel_width=WIDTH) as (figure, (axes,)):
+        _histogram(axes, values, colour)
+        axes.set_xlabel(name)
+        axes.set_ylabel("episodes")
+        axes.grid(visible=False, axis="x")
+        return themed_svg(figure)
 
 
 def open_sessions(spans: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
-    """How many sessions were open over time: a panel a workload.
+    """How many sessions were open over time: a line for each workload.
 
     Args:
         spans: By workload, from when to when each session was open. Seconds, any origin.
     """
-    with canvas(1, len(spans)) as (figure, panels):
-        for axes, colour, (name, sessions) in zip(panels, colours(), spans.items(), strict=False):
+    with canvas(1, 1, panel_width=WIDTH) as (figure, (axes,)):
+        for colour, (name, sessions) in zip(colours(), spans.items(), strict=False):
             changes = sorted([(begin, 1) for begin, _ in sessions] + [(end, -1) for _, end in sessions])
             origin = changes[0][0] if changes else 0.0
             times, counts, count = [0.0], [0], 0
@@ -84,13 +80,16 @@ def open_sessions(spans: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
                 count += change
                 times.append(moment - origin)
                 counts.append(count)
-            axes.step(times, counts, where="post", color=colour)
-            axes.fill_between(times, counts, step="post", color=colour, alpha=0.15)
-            axes.set_ylim(bottom=0)
-            axes.set_xlabel("seconds")
-            axes.set_title(name)
-        panels[0].set_ylabel("open sessions")
-        return file_of(figure)
+            axes.step(times, counts, where="post", color=colour, label=name)
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("seconds")
+        axes.set_ylabel("open sessions")
+        _legend(axes)
+        return themed_svg(figure)
+
+
+def _legend(axes: Axes) -> None:
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(COLOURS))
 
 
 def _decades(axes: Axes, values: Sequence[float]) -> None:
@@ -110,15 +109,43 @@ def _histogram(axes: Axes, values: Sequence[float], colour: str) -> None:
     low, high = math.floor(min(values, default=0)), math.ceil(max(values, default=0))
     few = high - low < FEW and all(value == int(value) for value in values)
     bins: Any = [number - 0.5 for number in range(low, high + 2)] if few else BINS
-    axes.hist(values, bins=bins, color=colour, edgecolor="white", linewidth=0.6)
+    axes.hist(values, bins=bins, color=colour, edgecolor="#ffffff", linewidth=0.6)
     if few:
         axes.set_xticks(range(low, high + 1))
 
 
-_NOTE = (
-    "Latencies are milliseconds, by nearest rank over what succeeded. Total is connect, reset and step together; "
-    "of a game it is a whole episode. Memory is what the server's resident memory grew by for each open session."
-)
+_NOTE = "One column for each workload. Times are in milliseconds. All words are explained below the charts."
+_PLURALS = {
+    "connect": "connections",
+    "reset": "resets",
+    "step": "steps",
+    "total": "sessions and episodes",
+}
+_QUESTIONS = {
+    "connect": "How long did a connection take?",
+    "reset": "How long did a reset take?",
+    "step": "How long did a step take?",
+    "total": "How long did a whole session or episode take?",
+}
+_TERMS = {
+    "workload": "What was served and driven: the benchmark environment, then games of Gymnasium.",
+    "benchmark environment": "An environment that computes nothing: a step waits for as long as its action says.",
+    "worker": "A process of the server. The benchmark environment has one for each core, a game has one.",
+    "session": "One environment in use by one client, from its connection to its close.",
+    "episode": "From a reset to the step that ends the game. A session plays one after the other.",
+    "success": "The share of sessions (benchmark) or episodes (games) without an error.",
+    "connect": "From the request for a session until it is there.",
+    "reset": "From the request for the first observation of an episode until it is there.",
+    "step": "From sending an action until its observation and reward are there.",
+    "total": "Benchmark: connect, reset and step together. Game: a whole episode.",
+    "P50, P95, P99": "50, 95 and 99 of 100 took this long or less. P50 is the median; P99 shows the slowest.",
+    "sessions/s": "Sessions, divided by the seconds from the first connection to the last close.",
+    "steps/s": "Steps of all sessions, divided by the same seconds.",
+    "KB/session": "By how much the server's memory (resident set) grew for each open session; 1 KB is 1,024 bytes.",
+    "random policy": "The player of the games: it chooses each action by chance, and learns nothing.",
+    "return": "The sum of all rewards of an episode.",
+    "length": "The number of steps of an episode.",
+}
 
 
 def write_demo(output_dir: Path, workloads: Sequence[DemoWorkload]) -> None:
@@ -149,45 +176,56 @@ def demo_report(workloads: Sequence[DemoWorkload]) -> HtmlReport:
     return HtmlReport(
         title="openenv demo",
         lead=(
-            f"{len(benchmark.rows):,} sessions of the {benchmark.name} environment at once, each with one step, and "
+            f"{len(benchmark.rows):,} sessions of the {benchmark.name} environment at once, each with one step of "
+            f"{benchmark.rows[0].wait_requested or 0:g} s, and "
             + " and ".join(f"{len(w.rows):,} episodes of {w.name} over {w.sessions} sessions" for w in games)
             + (": all succeeded." if not failed else f": {failed:,} failed.")
         ),
         facts=machine(),
         tables=[_figures_table(workloads), _error_table(workloads)],
-        pictures={
-            "How long each phase took": phase_curves(
-                {phase: {w.name: w.latencies(phase) for w in workloads} for phase in PHASES}
-            ),
-            "Sessions over time": open_sessions({w.name: w.spans for w in workloads}),
-            "What the episodes came to (random policy)": outcome_histograms({w.name: _outcomes(w) for w in games}),
-        },
+        charts=list(_charts(workloads)),
+        terms=_TERMS,
     )
 
 
-def _outcomes(workload: DemoWorkload) -> tuple[list[float], list[int]]:
-    ended = [row for row in workload.rows if row.episode_return is not None]
-    return [row.episode_return or 0.0 for row in ended], [row.steps for row in ended]
+def _charts(workloads: Sequence[DemoWorkload]) -> Iterator[ReportChart]:
+    for phase, question in _QUESTIONS.items():
+        medians = (f"{w.name} {_milliseconds(w.spreads()[phase].p50)} ms" for w in workloads)
+        answer = f"Half of the {_PLURALS[phase]} took at most: {', '.join(medians)}."
+        yield ReportChart(question, latency_curves({w.name: w.latencies(phase) for w in workloads}), answer)
+    most = (f"{w.name} {w.sessions:,} in {w.wall_s:.1f} s" for w in workloads)
+    spans = {w.name: w.spans for w in workloads}
+    yield ReportChart("How many sessions were open?", open_sessions(spans), f"Opened: {', '.join(most)}.")
+    for colour, workload in zip(COLOURS[1:], workloads[1:], strict=False):
+        ended = [row for row in workload.rows if row.episode_return is not None]
+        for question, name, values in (
+            (f"What return did {workload.name} give?", "return", [row.episode_return or 0.0 for row in ended]),
+            (f"How long was an episode of {workload.name}?", "length in steps", [float(row.steps) for row in ended]),
+        ):
+            mean = f"{fmean(values):,.3g}" if values else "-"
+            answer = f"Mean of {len(values):,} episodes by a random policy: {mean}."
+            yield ReportChart(question, outcome_histogram(values, name, colour), answer)
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:,.1f}"
 
 
 def _figures_table(workloads: Sequence[DemoWorkload]) -> ReportTable:
-    header = ["workload", "success %", *(f"{p} {q}" for p in PHASES for q in ("P50", "P95", "P99"))]
-    header += ["sessions/s", "steps/s", "KB/session"]
-    rows = []
-    for workload in workloads:
-        line = workload.line()
-        quantiles = [q for part in workload.spreads().values() for q in (part.p50, part.p95, part.p99)]
-        rows.append(
-            [
-                workload.name,
-                f"{100 * line.success_rate:.2f}",
-                *("-" if q is None else f"{1000 * q:,.1f}" for q in quantiles),
-                f"{line.sessions_per_second:,.0f}",
-                f"{line.steps_per_second:,.0f}",
-                f"{line.memory_per_session_kb:,.0f}",
-            ]
-        )
-    return ReportTable("The workloads", header, rows, _NOTE)
+    """A row for each figure: three columns fit on a phone, sixteen do not."""
+    lines, spreads = [w.line() for w in workloads], [w.spreads() for w in workloads]
+    rows = [["success %", *(f"{100 * line.success_rate:.2f}" for line in lines)]]
+    rows += [
+        [f"{phase} {name.upper()}", *(_milliseconds(getattr(each[phase], name)) for each in spreads)]
+        for phase in PHASES
+        for name in ("p50", "p95", "p99")
+    ]
+    rows += [
+        ["sessions/s", *(f"{line.sessions_per_second:,.0f}" for line in lines)],
+        ["steps/s", *(f"{line.steps_per_second:,.0f}" for line in lines)],
+        ["KB/session", *(f"{line.memory_per_session_kb:,.0f}" for line in lines)],
+    ]
+    return ReportTable("What was measured", ["workload", *(w.name for w in workloads)], rows, _NOTE)
 
 
 def _error_table(workloads: Sequence[DemoWorkload]) -> ReportTable:

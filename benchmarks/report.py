@@ -19,23 +19,67 @@ from openenv.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 72rem;
+:root { color-scheme: light dark;
+  --paper: #fff; --ink: #222; --quiet: #555; --line: #ddd; --shade: rgb(0 0 0 / 0.2); }
+@media (prefers-color-scheme: dark) {
+  :root { --paper: #16181d; --ink: #e6e6e6; --quiet: #b4bac2; --line: #3a3f47; --shade: rgb(0 0 0 / 0.7); }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 72rem;
        margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.6rem; margin-bottom: 0.2rem; }
-h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid #ddd; padding-bottom: 0.2rem; }
-p.note { color: #555; max-width: 50rem; }
-div.wide { overflow-x: auto; }
+h2 { font-size: 1.15rem; margin-top: 2rem; border-bottom: 1px solid var(--line); padding-bottom: 0.2rem; }
+p.note, figcaption { color: var(--quiet); }
+p.note { max-width: 50rem; }
+/* A table that is wider than the page scrolls in its frame; a shadow marks each side where columns are hidden. */
+div.wide { overflow-x: auto; background:
+  linear-gradient(to right, var(--paper) 30%, transparent) left / 3rem 100% local,
+  linear-gradient(to left, var(--paper) 30%, transparent) right / 3rem 100% local,
+  linear-gradient(to right, var(--shade), transparent) left / 1rem 100% scroll,
+  linear-gradient(to left, var(--shade), transparent) right / 1rem 100% scroll;
+  background-repeat: no-repeat; }
 table { border-collapse: collapse; font-size: 0.86rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.25rem 0.6rem; text-align: right; border-bottom: 1px solid #eee; white-space: nowrap; }
-th { border-bottom: 2px solid #bbb; vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; }
+th, td { padding: 0.25rem 0.6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+thead th { border-bottom-width: 2px; vertical-align: bottom; }
+tbody th { font-weight: normal; }
+th:first-child { text-align: left; padding-left: 0; }
 td.text { text-align: left; white-space: normal; }
-img { max-width: 100%; height: auto; margin: 0.6rem 0; }
-dl { display: grid; grid-template-columns: max-content auto; gap: 0.1rem 1rem; }
-dt { color: #555; } dd { margin: 0; }
+div.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 0 2rem; }
+figure { margin: 0; }
+figure.sheet { grid-column: 1 / -1; }
+figure.sheet img { background: #fff; width: auto; }
+img { width: 100%; max-width: 100%; height: auto; margin: 0.6rem 0; }
+dl { display: grid; grid-template-columns: max-content auto; gap: 0.2rem 1rem; max-width: 60rem; }
+dt { font-weight: 600; } dd { margin: 0; }
+@media (max-width: 30rem) {
+  th, td { padding: 0.25rem 0 0.25rem 0.5rem; }
+  table { font-size: 0.78rem; }
+  dl { grid-template-columns: auto; gap: 0; }
+  dd { margin-bottom: 0.5rem; }
+}
 """
+# The colours of figures (`openenv._plots`) on a dark page.
+_DARK = {
+    "#ffffff": "#16181d",
+    "#222222": "#e6e6e6",
+    "#333333": "#d0d4da",
+    "#555555": "#b4bac2",
+    "#888888": "#7d858f",
+    "#e4e4e4": "#2f343c",
+    **dict(zip(COLOURS, ("#6cb2f0", "#f0937f", "#5cc27d", "#b3a8e0", "#dcb13c", "#b8b8b8"), strict=True)),
+}
+
+
+def themed_svg(figure: Figure) -> bytes:
+    """A figure that is dark on a page of a dark theme."""
+    svg = file_of(figure, "svg").decode()
+    for colour in _DARK:
+        svg = svg.replace(colour, f"var(--c{colour[1:]}, {colour})")
+    dark = " ".join(f"--c{light[1:]}: {colour};" for light, colour in _DARK.items())
+    style = f"<style>@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}</style>"
+    return svg.replace("<defs>", f"<defs>{style}", 1).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +92,21 @@ class ReportTable:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ReportChart:
+    """A picture that answers one question.
+
+    Attributes:
+        question: Its heading.
+        image: A file: PNG, or SVG of `themed_svg`.
+        answer: The same in a sentence.
+    """
+
+    question: str
+    image: bytes
+    answer: str = ""
+
+
 @dataclass(slots=True)
 class HtmlReport:
     """What a measurement has to say.
@@ -57,39 +116,44 @@ class HtmlReport:
         lead: One or two sentences: the result.
         facts: How it was measured, by name.
         tables: In their order.
-        pictures: PNG files by caption.
+        charts: In their order.
+        terms: What each word of the report means.
     """
 
     title: str
     lead: str
     facts: Mapping[str, str] = field(default_factory=dict)
     tables: Sequence[ReportTable] = ()
-    pictures: Mapping[str, bytes] = field(default_factory=dict)
+    charts: Sequence[ReportChart] = ()
+    terms: Mapping[str, str] = field(default_factory=dict)
 
     def html(self) -> str:
         """The whole file."""
-        facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in self.facts.items())
         parts = [
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(self.title)}</title><style>{_STYLE}</style></head><body>",
+            f"<title>{escape(self.title)}</title><style>{_STYLE}</style></head><body><main>",
             f"<h1>{escape(self.title)}</h1><p>{escape(self.lead)}</p>",
             *(_table(table) for table in self.tables if table.rows),
-            *(_picture(caption, png) for caption, png in self.pictures.items()),
-            f"<h2>How it was measured</h2><dl>{facts}</dl>" if facts else "",
-            "</body></html>",
+            f'<div class="charts">{"".join(map(_chart, self.charts))}</div>' if self.charts else "",
+            _list("What the words mean", self.terms),
+            _list("How it was measured", self.facts),
+            "</main></body></html>",
         ]
         return "\n".join(parts) + "\n"
 
 
 def _table(table: ReportTable) -> str:
-    header = "".join(f"<th>{escape(name)}</th>" for name in table.header)
-    lines = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in table.rows)
+    header = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.header)
+    lines = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>{"".join(map(_cell, cells))}</tr>' for name, *cells in table.rows
+    )
+    title = escape(table.title)
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     return (
-        f'<h2>{escape(table.title)}</h2>{note}<div class="wide"><table><thead><tr>{header}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
+        f'<h2>{title}</h2>{note}<div class="wide" role="region" aria-label="{title}" tabindex="0"><table>'
+        f"<thead><tr>{header}</tr></thead><tbody>{lines}</tbody></table></div>"
     )
 
 
@@ -98,9 +162,20 @@ def _cell(text: str) -> str:
     return f'<td class="text">{escape(text)}</td>' if words else f"<td>{escape(text)}</td>"
 
 
-def _picture(caption: str, png: bytes) -> str:
-    data = base64.b64encode(png).decode()
-    return f'<h2>{escape(caption)}</h2><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
+def _chart(chart: ReportChart) -> str:
+    question, data = escape(chart.question), base64.b64encode(chart.image).decode()
+    png = chart.image.startswith(b"\x89PNG")
+    kind, sheet = ("png", ' class="sheet"') if png else ("svg+xml", "")
+    answer = f"<figcaption>{escape(chart.answer)}</figcaption>" if chart.answer else ""
+    return (
+        f'<figure{sheet}><h2>{question}</h2><img alt="{question}" '
+        f'src="data:image/{kind};base64,{data}">{answer}</figure>\n'
+    )
+
+
+def _list(title: str, entries: Mapping[str, str]) -> str:
+    lines = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in entries.items())
+    return f"<h2>{escape(title)}</h2><dl>{lines}</dl>" if lines else ""
 
 
 # So many labels stand beside one another without touching.
@@ -309,7 +384,7 @@ def write_scale_report(folder: Path) -> None:
             **{f"{name} (load)": value for name, value in document["machine"].items()},
         },
         tables=[_batches_table(summaries), *hosts_tables(summaries), _failures_table(errors)],
-        pictures={_CAPTIONS[name]: png for name, png in pictures.items()},
+        charts=[ReportChart(_CAPTIONS[name], png) for name, png in pictures.items()],
     )
     (folder / "report.html").write_text(report.html(), encoding="utf-8")
 

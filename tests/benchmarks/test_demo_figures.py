@@ -1,18 +1,21 @@
 """The pictures of the demo."""
 
+import re
+from xml.etree import ElementTree
+
 import pytest
 
 from benchmarks import demo_report
-from benchmarks.demo_report import open_sessions, outcome_histograms, phase_curves
-
-from ..bench.pictures import is_png
+from benchmarks.demo_report import latency_curves, open_sessions, outcome_histogram
+from benchmarks.report import themed_svg
+from openenv._plots import COLOURS, canvas
 
 
 @pytest.fixture
 def panels(monkeypatch):
     """Draws, and gives the panels instead of the picture."""
     kept = []
-    monkeypatch.setattr(demo_report, "file_of", lambda figure: kept.append(figure.axes) or b"")
+    monkeypatch.setattr(demo_report, "themed_svg", lambda figure: kept.append(figure.axes) or b"")
 
     def draw(picture, *arguments):
         picture(*arguments)
@@ -21,47 +24,36 @@ def panels(monkeypatch):
     return draw
 
 
+def is_svg(data):
+    return ElementTree.fromstring(data).tag == "{http://www.w3.org/2000/svg}svg"
+
+
 @pytest.mark.parametrize(
     "latencies",
-    [
-        {"connect": {"a": [0.001, 0.5], "b": [0.1]}, "step": {"a": [1.0], "b": []}},
-        {"connect": {"a": []}},
-        {"connect": {"a": [0.01]}},
-        {"connect": {"a": [0.0]}},
-    ],
-    ids=["two by two", "nothing", "one value", "no time at all"],
+    [{"a": [0.001, 0.5], "b": [0.1], "c": []}, {"a": []}, {"a": [0.01]}, {"a": [0.0]}],
+    ids=["several", "nothing", "one value", "no time at all"],
 )
 def test_curves_can_be_drawn(latencies):
-    assert is_png(phase_curves(latencies))
+    assert is_svg(latency_curves(latencies))
 
 
 def test_a_curve_rises_to_100_percent(panels):
-    (axes,) = panels(phase_curves, {"step": {"a": [0.004, 0.001, 0.002, 0.003]}})
+    (axes,) = panels(latency_curves, {"a": [0.004, 0.001, 0.002, 0.003]})
     line = axes.lines[0]
     assert list(line.get_xdata()) == [1.0, 2.0, 3.0, 4.0]
     assert list(line.get_ydata()) == [25.0, 50.0, 75.0, 100.0]
     assert axes.get_xlim() == (1.0, 10.0)
 
 
-@pytest.mark.parametrize(
-    "outcomes",
-    [
-        {"game": ([1.0, -1.0, 0.0], [1, 2, 1])},
-        {"one": ([0.5], [200]), "two": ([float(n) for n in range(300)], list(range(300)))},
-        {"nothing": ([], [])},
-    ],
-    ids=["few outcomes", "many outcomes", "none"],
-)
-def test_histograms_can_be_drawn(outcomes):
-    assert is_png(outcome_histograms(outcomes))
+@pytest.mark.parametrize("values", [[1.0, -1.0, 0.0], [0.5], [float(n) for n in range(300)], []])
+def test_histograms_can_be_drawn(values):
+    assert is_svg(outcome_histogram(values, "return", COLOURS[0]))
 
 
 def test_few_outcomes_get_a_bar_each(panels):
-    returns, lengths = panels(outcome_histograms, {"game": ([1.0, -1.0, -1.0], [3, 3, 5])})
-    assert [bar.get_height() for bar in returns.patches] == [2, 0, 1]
-    assert list(returns.get_xticks()) == [-1, 0, 1]
-    assert [bar.get_height() for bar in lengths.patches] == [2, 0, 1]
-    assert "mean -0.333" in returns.get_title(loc="left")
+    (axes,) = panels(outcome_histogram, [1.0, -1.0, -1.0], "return", COLOURS[0])
+    assert [bar.get_height() for bar in axes.patches] == [2, 0, 1]
+    assert list(axes.get_xticks()) == [-1, 0, 1]
 
 
 def test_open_sessions_are_counted_over_time(panels):
@@ -72,4 +64,16 @@ def test_open_sessions_are_counted_over_time(panels):
 
 
 def test_no_sessions_are_a_picture_too():
-    assert is_png(open_sessions({"game": []}))
+    assert is_svg(open_sessions({"game": []}))
+
+
+def test_every_colour_of_a_chart_has_one_of_the_dark_theme():
+    with canvas(1, 1) as (figure, (axes,)):
+        for colour in COLOURS:
+            axes.plot([0, 1], [0, 1], color=colour)
+        svg = themed_svg(figure).decode()
+    styles = [node.get("style", "") for node in ElementTree.fromstring(svg).iter()]
+    used = {colour for style in styles for colour in re.findall(r"#[0-9a-f]{6}", style)}
+    themed = dict(re.findall(r"--c([0-9a-f]{6}): (#[0-9a-f]{6})", svg))
+    assert used <= {f"#{colour}" for colour in themed}
+    assert set(COLOURS) < used

@@ -47,13 +47,39 @@ def test_every_workload_has_its_line(tmp_path, workloads):
     assert set(found[0]) > {"connect_p50", "reset_p95", "total_p99", "steps_per_second"}
 
 
-def test_the_report_says_what_failed_and_shows_three_pictures(workloads):
+def test_the_report_says_what_failed_and_answers_nine_questions(workloads):
     html = demo_report(workloads).html()
     assert "1 failed." in html
     assert "the line went dead" in html
-    assert html.count("data:image/png;base64,") == 3
+    questions = re.findall(r"<figure><h2>([^<]+)</h2>", html)
+    assert len(questions) == len(set(questions)) == html.count("data:image/svg+xml;base64,") == 9
+    assert all(question.endswith("?") for question in questions)
+    assert "Half of the steps took at most: benchmark 3.0 ms, CartPole-v1 3.0 ms, Blackjack-v1 3.0 ms." in html
+    assert "Mean of 3 episodes by a random policy: -0.333." in html
     text = re.sub(r'src="data:[^"]*"', "", html)
     assert [mark for mark in EXTERNAL if mark in text] == []
+
+
+def test_the_table_has_a_column_for_each_workload(workloads):
+    html = demo_report(workloads).html()
+    assert re.findall(r'<th scope="col">([^<]+)', html)[:4] == [
+        "workload",
+        "benchmark",
+        "CartPole-v1",
+        "Blackjack-v1",
+    ]
+    assert '<th scope="row">success %</th><td>100.00</td><td>100.00</td><td>75.00</td>' in html
+    assert '<th scope="row">step P99</th><td>3.0</td><td>3.0</td><td>3.0</td>' in html
+
+
+def test_every_word_of_the_table_and_the_axes_is_explained(workloads):
+    html = demo_report(workloads).html()
+    terms = html.partition("What the words mean")[2]
+    words = {word for row in re.findall(r'<th scope="row">([^<]+)', html) for word in re.findall(r"[\w/]+", row)}
+    assert {"connect", "P95", "KB/session"} < words
+    words -= {"ConnectionError", "Blackjack", "v1"}
+    for word in sorted(words | {"workload", "session", "worker", "episode", "return", "length", "random policy"}):
+        assert re.search(rf"<dt>[^<]*\b{word}\b[^<]*</dt>", terms), word
 
 
 def test_the_report_says_that_all_went_well(workloads):
