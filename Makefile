@@ -109,10 +109,11 @@ bench-recording: install ## What recording costs, in turns with and without; and
 replay-bundled: install ## 1,000 recorded episodes of each bundled environment, played again and compared
 	@$(BIN)/python scripts/replay_bundled.py --episodes 1000
 
-plots: install .venv-trainers/.installed ## Train by PPO, RLlib and GRPO, and draw docs/images again
+plots: install .venv-trainers/.installed ## Train by PPO, RLlib and GRPO, and draw docs/images again; the terminal's picture, too
 	@.venv-trainers/bin/python examples/ppo_cartpole.py --compare --plot docs/images/ppo_cartpole.svg
 	@.venv-trainers/bin/python examples/rllib_cartpole.py --plot docs/images/rllib_cartpole.svg
 	@.venv-trainers/bin/python examples/grpo_word_game.py --plot docs/images/grpo_word_game.svg
+	@PATH="$(CURDIR)/$(BIN):$$PATH" python scripts/terminal_picture.py
 
 chaos: install ## Faults put to 200 live sessions, here and under the released peer: what survives (ARGS=--no-peer: here alone)
 	@$(MAKE) --quiet .venv-peer/.installed || echo "the released peer cannot be installed: its column stays empty" >&2

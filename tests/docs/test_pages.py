@@ -20,7 +20,12 @@ from . import commands, names
 from .page import NEEDS, PAGES, PLAYED_ELSEWHERE, READ, ROOT, RUN, WRITTEN, Block, Page
 from .playing import play_page, plays
 
-played = [page for page in PAGES if any(plays(block) and block.title is None for block in page.blocks)]
+README = Page("README.md")
+played = [
+    page
+    for page in PAGES
+    if page.name != README.name and any(plays(block) and block.title is None for block in page.blocks)
+]
 
 
 @pytest.mark.slow
@@ -29,6 +34,28 @@ played = [page for page in PAGES if any(plays(block) and block.title is None for
 def test_the_blocks_of_a_page_run(page: Page, tmp_path: Path) -> None:
     """In a folder of their own; each prints what it promises."""
     play_page(page, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("block", [block for block in README.blocks if plays(block)], ids=lambda block: block.place)
+def test_a_block_of_the_readme_runs_alone(block: Block, tmp_path: Path) -> None:
+    page = Page(README.name, "")
+    page.blocks = [block]
+    play_page(page, tmp_path)
+
+
+def test_the_readme_is_read_in_two_minutes() -> None:
+    assert len(README.text.splitlines()) <= 150
+
+
+def test_the_description_of_the_package_links_to_no_file() -> None:
+    """A page of a package index has no files to link to: it shows the path in the source archive."""
+    hatchling = pytest.importorskip("hatchling.metadata.core")
+    metadata = hatchling.ProjectMetadata(str(ROOT), pytest.importorskip("hatchling.plugin.manager").PluginManager())
+    description = metadata.core.readme
+    assert re.findall(r"\]\((?!https://)[^)]*\)", description) == []
+    assert "(`docs/tutorial/environment.md`)" in description
 
 
 @pytest.mark.parametrize("page", PAGES, ids=repr)
