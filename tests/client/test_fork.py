@@ -192,7 +192,7 @@ async def test_what_cannot_be_restored_from_is_refused():
             await env.restore(closed)
         async with WalkEnv(app=server_of(Walk)) as stranger:
             await stranger.reset()
-            with pytest.raises(UsageError, match="fork a session in its place"):
+            with pytest.raises(UsageError, match="fork a session instead"):
                 await env.restore(stranger)
         assert len(await walked(env)) == 1
 

@@ -73,7 +73,7 @@ async def test_a_function_takes_its_types_from_the_client() -> None:
     [
         (ThreadCounter(), "pass the class, env=ThreadCounter"),
         (7, "pass an Environment class"),
-        (lambda: ThreadCounter(), "a function that says what it makes"),
+        (lambda: ThreadCounter(), "a function with a return annotation"),
         (Untyped, "types of Untyped are not declared"),
     ],
     ids=["an instance", "a number", "a function", "no types"],

@@ -130,7 +130,7 @@ def test_a_process_that_an_environment_keeps_from_ending_says_so_by_its_exit_cod
         step = threads.submit(env.step, {})
         code, complaints = server.end(signal.SIGCONT)
         assert code == 1
-        assert "does not return from its call: the process ends without it" in complaints
+        assert "does not return: the process exits without waiting for it" in complaints
         with pytest.raises(ConnectionLost):
             step.result()
 

@@ -229,7 +229,7 @@ def test_old_workers_go_on_when_the_new_code_is_broken(tmp_path, target):
         (tmp_path / "whereabouts.py").write_text("import nothing_of_that_name\n")
         tell(server, signal.SIGHUP)
         said = ""
-        while "the old ones go on" not in said:
+        while "the old workers continue" not in said:
             said += (line := server.line())
             assert line, said
         eventually(lambda: workers_of(server.pid) == before)
@@ -276,7 +276,7 @@ def test_a_worker_that_does_not_become_ready_ends_the_server(tmp_path):
     write_module(tmp_path / "slow.py", "import threading\nthreading.Event().wait(60)\n")
     result = serve("slow:app", "--workers", "2", cwd=tmp_path, OPENENV_WORKER_START_S="0.5")
     assert result.returncode == 1
-    assert "was not ready in its time (worker_start_s)" in result.stderr
+    assert "was not ready in time (worker_start_s)" in result.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -44,10 +44,10 @@ def test_a_key_may_hold_colons_behind_its_scope():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "no key in it"),
-        (" , ", "no key in it"),
+        ("", "contains no key"),
+        (" , ", "contains no key"),
         ("agent:", "entry 1 has no key"),
-        ("ok,boss:hidden", "entry 2 is none of control, agent, view"),
+        ("ok,boss:hidden", "entry 2 is not one of control, agent, view"),
         ("hidden,none", "entry 2 is 'none'"),
         ("hidden,agent:hidden", "entry 2 repeats"),
     ],

@@ -94,7 +94,7 @@ def test_what_is_given_goes_before_what_is_declared() -> None:
 @pytest.mark.parametrize(
     ("environment", "given", "says"),
     [
-        (make_any, {}, "types of make_any are not declared: write a function that says what it makes"),
+        (make_any, {}, "types of make_any are not declared: write a function with a return annotation"),
         (make_any, {"action": EchoAction}, "pass observation=MyObservation to create_app"),
         (Untyped, {}, "write class Untyped(Environment[MyAction, MyObservation, State]), or pass action=MyAction"),
     ],

@@ -128,7 +128,7 @@ def test_without_room_for_an_instance_the_class_is_told_of_and_asked_again_later
         name = client.post("/sessions").json()["session_id"]
         told = client.get("/web/metadata").json()
         assert told["name"] == "TellingStage"
-        assert "could not be asked" in told["notes"][0]
+        assert "could not be queried" in told["notes"][0]
         assert told["reset_schema"]["properties"]["level"]["default"] == 3
         client.delete(f"/sessions/{name}")
         assert client.get("/web/metadata").json()["name"] == "Told"
@@ -170,7 +170,7 @@ def test_an_introduction_that_is_none_is_told_as_a_note(monkeypatch, said):
     monkeypatch.setattr(metadata, "instance_info", lambda environment, _: said)
     with TestClient(app_of(TellingStage)) as client:
         told = client.get("/web/metadata").json()
-        assert "its introduction cannot be read" in told["notes"][0]
+        assert "its metadata cannot be read" in told["notes"][0]
 
 
 @pytest.mark.parametrize("tools", [7, [7], [{"description": "nameless"}]])

@@ -193,7 +193,7 @@ def test_the_one_task_of_none_is_out_of_range():
     with serving(Quiz) as client:
         facts = client.post("/quiz/task", json={"split": "exam", "index": 0}).json()
         assert (facts["num_tasks"], facts["error"]) == (0, "UsageError")
-        assert "there is none" in facts["message"]
+        assert "it has no tasks" in facts["message"]
 
 
 @pytest.mark.slow

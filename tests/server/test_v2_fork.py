@@ -289,7 +289,7 @@ def test_sessions_cannot_wait_for_each_other(line):
         begin(talk, "one")
         begin(talk, "two", 4)
         walked(talk, "two")
-        assert "waits for its own" in error_of(restore(talk, "one", "one"))["message"]
+        assert "waits for it in turn" in error_of(restore(talk, "one", "one"))["message"]
         talk.tell_step("two", "wait")
         assert Walk.waiting.wait(20)
         there = talk.tell(**talk.call("restore", "one", source="two"))

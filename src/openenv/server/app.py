@@ -44,7 +44,7 @@ class RouteSpec(NamedTuple):
     """One route of the table.
 
     Attributes:
-        control: It is hidden in production mode from all but keys of scope control.
+        control: Whether production mode hides it from every key that lacks the scope control.
     """
 
     method: str
@@ -118,7 +118,7 @@ def register(app: FastAPI) -> None:
     has_page = server.settings.web_interface and not server.authenticator.production
     for route in (*ROUTES, *WEB_ROUTES) if has_page else ROUTES:
         app.router.add_api_route(
-            # The name itself: a pattern would take what the app's owner serves under others.
+            # The literal name: a pattern would shadow routes that the app's owner adds under other names.
             route.path.replace("{environment}", server.env_name),
             route.endpoint,
             methods=[route.method],
@@ -143,11 +143,11 @@ def register(app: FastAPI) -> None:
 
 
 def protect(app: FastAPI, server: EnvironmentServer) -> None:
-    """Installs the error handlers of an app, and the authentication before all that it serves."""
+    """Installs the error handlers of an app, and authentication in front of every route."""
     install_error_handlers(app)
     redact_logs()
-    # Not `add_middleware`, which an app that has started refuses; ours is the innermost, so that what adds headers to
-    # answers, as for CORS, adds them to refusals too.
+    # Not `add_middleware`, which fails once the app has started. Ours is the innermost, so that middleware that adds
+    # headers to responses, such as CORS, adds them to refusals too.
     app.user_middleware.append(Middleware(AuthMiddleware, server=server, is_for_all=files.is_public))
     if app.middleware_stack is not None:
         app.middleware_stack = app.build_middleware_stack()
@@ -163,10 +163,14 @@ def install_lifespan(app: FastAPI, server: EnvironmentServer) -> None:
     @asynccontextmanager
     async def lifespan(running: Any) -> AsyncIterator[Any]:
         if server.settings.api_keys is None:
-            advice = "set OPENENV_API_KEYS to ask for a key, or to none if that is meant"
-            logger.warning("%s is open to everybody who can reach it: %s", server.env_name, advice)
+            advice = "set OPENENV_API_KEYS to require a key, or to none to accept this"
+            logger.warning("%s accepts every client that can reach it, without a key: %s", server.env_name, advice)
         for number in server.authenticator.keys.short:
-            logger.warning("key %d of OPENENV_API_KEYS can be guessed: use %d characters or more", number, SHORT_KEY)
+            logger.warning(
+                "key %d of OPENENV_API_KEYS is short enough to be guessed: use at least %d characters",
+                number,
+                SHORT_KEY,
+            )
         if running is not app and getattr(running.state, "openenv", None) is None:
             # The routes were included into another app, which needs the same middleware and error handlers.
             running.state.openenv = server
@@ -194,8 +198,8 @@ class HTTPEnvServer(EnvironmentServer):
         Sessions that are still open when the app stops are closed then.
 
         Args:
-            app: Gets them.
-            mode: Instead of the setting `mode`: in production, only keys of scope control reset, step and read state.
+            app: The app that gets the routes.
+            mode: Replaces the setting `mode`. In production, only keys of scope control reset, step and read state.
 
         Raises:
             InvalidArgument: There is no such mode.
@@ -215,10 +219,10 @@ class GetEndpointConfig:
     Attributes:
         path: Its path.
         handler: Returns the response. It is called on the event loop, so it must not block.
-        response_model: What FastAPI validates the response with.
+        response_model: The type that FastAPI validates the response with.
         tag: The group of the route in the OpenAPI document.
         summary: One line about it, for that document.
-        description: More about it, for that document.
+        description: A longer text about it, for that document.
     """
 
     path: str
@@ -229,7 +233,7 @@ class GetEndpointConfig:
     description: str
 
     async def endpoint(self) -> Any:
-        """Answers: FastAPI would run the handler itself, a synchronous function, on another thread."""
+        """Answers the request on the event loop. FastAPI would run a synchronous handler on another thread."""
         return self.handler()
 
 
@@ -266,18 +270,18 @@ def create_app(
 
     Args:
         environment: An `Environment` class, or a function that makes one; each session has an instance.
-        action: The type of its actions; None takes that of the class, `Environment[A, O, S]`.
-        observation: The type of its observations; None takes that of the class.
-        name: Name to list it by; None takes that of the class.
-        max_sessions: Most sessions at one time. By default 1 for a class that does not declare
-            `SUPPORTS_CONCURRENT_SESSIONS`, and plenty for one that does. OPENENV_MAX_SESSIONS goes before it.
-        settings: None reads them from the process's environment.
+        action: The type of its actions; by default the one that the class declares, `Environment[A, O, S]`.
+        observation: The type of its observations; by default the one that the class declares.
+        name: The environment's name for clients; by default the name of the class.
+        max_sessions: Most concurrent sessions. By default 1 for a class that does not declare
+            `SUPPORTS_CONCURRENT_SESSIONS`, and 20,000 for one that does. OPENENV_MAX_SESSIONS overrides it.
+        settings: The settings; by default read from environment variables.
 
     Raises:
         TypeError: `environment` is an instance.
         ConcurrencyConfigurationError: More than one session for a class that does not support it.
-        UsageError: A type is neither given nor declared. `max_sessions` is below 1. A setting, or the class's
-            `execution`, is not valid, or the folder for records cannot be written.
+        UsageError: A type is neither given nor declared. `max_sessions` is below 1. A setting or the class's
+            `execution` is invalid. The folder for records is not writable.
         MissingExtra: `tracing` is set, and the extra `otel` is not installed.
     """
     check_factory(environment)
@@ -301,7 +305,7 @@ def server_of(
     name: str | None = None,
     settings: ServerSettings | None = None,
 ) -> HTTPEnvServer:
-    """A server of an environment with known types. Arguments and errors as for `create_app`."""
+    """The server for an environment with known types. Arguments and errors as for `create_app`."""
     return HTTPEnvServer(
         environment,
         types.action,
@@ -330,10 +334,10 @@ def app_in_process(env: Any, client_types: tuple[Any, ...] = ()) -> FastAPI:
 
     Args:
         env: An `Environment` class, `functools.partial` of one, or a function that makes one.
-        client_types: Action, observation and state of the client, which count where `env` does not say its types.
+        client_types: Action, observation and state of the client, used if `env` does not declare its types.
 
     Raises:
-        UsageError: It is an instance, or nothing that makes one, or its types are not declared.
+        UsageError: `env` is an instance, or is not callable, or its types are not declared.
     """
     if isinstance(env, Environment):
         name = type(env).__name__

@@ -35,13 +35,13 @@ class Principal(NamedTuple):
 
     Attributes:
         scope: The scope of its key.
-        holder: Number of its key, from 1; 0 where no key is asked for.
+        holder: Number of its key, from 1; 0 on a server without keys.
         peer: Its address, as text: `127.0.0.1:41234`.
-        traceparent: The trace that its requests are part of, as the client sent it (W3C trace context); empty: none.
-        trail: Traces its requests; None: they are not traced.
-        session: The session that its URL asks to attach to; None: it asks for a new one.
+        traceparent: The `traceparent` header of the client (W3C trace context); empty if it sent none.
+        trail: Traces its requests; None if they are not traced.
+        session: The session that its URL asks to attach to; None for a new session.
         token: The token of that session, in addition to the key.
-        worker_ended: Its URL names a worker process that has ended.
+        worker_ended: Whether its URL names a worker process that has ended.
     """
 
     scope: Scope
@@ -55,7 +55,7 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal(Scope.CONTROL, 0, "")
-"""A client of a server that asks for no key."""
+"""The client of a server without keys."""
 
 
 # Shorter keys can be guessed in the lifetime of a server.
@@ -80,7 +80,7 @@ class Right(Enum):
     DRIVE = auto()
     """Reset, state, and every other step."""
     EVERYTHING = auto()
-    """Everything else: sessions of other clients, routes that the owner of the app added."""
+    """All other requests: sessions of other clients, and routes that the app's owner added."""
 
 
 _ALLOWED: dict[Scope, frozenset[Right]] = {
@@ -102,12 +102,12 @@ def allows(scope: Scope, right: Right) -> bool:
 
 
 def refusal(scope: Scope, what: str) -> Forbidden:
-    """The error for a right that a scope lacks; `what` as in "reset" or "GET /sessions"."""
-    return Forbidden(f"{what} is not for keys of scope {scope}: show one of scope {Scope.CONTROL}")
+    """The error for a right that a scope lacks; `what` is an operation such as "reset" or "GET /sessions"."""
+    return Forbidden(f"a key of scope {scope} does not permit {what}: use a key of scope {Scope.CONTROL}")
 
 
 def is_tool_call(action: Any) -> bool:
-    """Whether a validated action uses a tool, by its `type`: then `Right.TOOLS` suffices, else it takes `DRIVE`.
+    """Whether a validated action uses a tool, by its `type`. If so it requires `Right.TOOLS`, otherwise `DRIVE`.
 
     A `type` that the action's class does not declare does not count, since the environment does not read it.
     """
@@ -124,7 +124,7 @@ class Keyring:
     """The keys of a server.
 
     Attributes:
-        open: No key is asked for.
+        open: Whether clients need no key.
         short: Numbers of the keys that are short enough to be guessed.
     """
 
@@ -141,10 +141,10 @@ class Keyring:
         """Reads the setting `api_keys`.
 
         Args:
-            text: `scope:key` or `key`, separated by commas; None or "none" for a server that asks for none.
+            text: `scope:key` or `key`, separated by commas; None or "none" for a server without keys.
 
         Raises:
-            UsageError: It cannot be read; the message names the entry by its place and never shows it.
+            UsageError: The text is invalid. The message gives the position of the entry and never shows the key.
         """
         if text is None or text.strip() == NO_KEYS:
             return cls([])
@@ -154,16 +154,16 @@ class Keyring:
             if not colon:
                 before, key = Scope.CONTROL, entry
                 if entry == NO_KEYS:
-                    raise _keys_error(f"entry {place} is {NO_KEYS!r}, which must stand alone")
+                    raise _keys_error(f"entry {place} is {NO_KEYS!r}, which must be the only entry")
             if before not in set(Scope):
-                raise _keys_error(f"what stands before the colon of entry {place} is none of {', '.join(Scope)}")
+                raise _keys_error(f"the scope of entry {place} is not one of {', '.join(Scope)}")
             if not key:
                 raise _keys_error(f"entry {place} has no key")
             if key in (earlier for _, earlier in keys):
                 raise _keys_error(f"entry {place} repeats an earlier key")
             keys.append((Scope(before), key))
         if not keys:
-            raise _keys_error("there is no key in it")
+            raise _keys_error("it contains no key")
         return cls(keys)
 
     def find(self, presented: bytes) -> tuple[Scope, int] | None:
@@ -185,7 +185,7 @@ def _digest(key: bytes) -> bytes:
 
 def _keys_error(what: str) -> UsageError:
     return UsageError(
-        f"setting api_keys (OPENENV_API_KEYS): {what}; write scope:key,scope:key, or {NO_KEYS} to ask for no key"
+        f"setting api_keys (OPENENV_API_KEYS): {what}; write scope:key,scope:key, or {NO_KEYS} to require no key"
     )
 
 
@@ -193,8 +193,9 @@ class FailedKeyLimiter:
     """Counts the wrong keys of each address.
 
     Args:
-        limit: Wrong keys from one address within a minute; after that the server only answers that it must wait.
-        most: Addresses remembered; beyond that, the address with the oldest minute is forgotten.
+        limit: Wrong keys from one address within a minute. After that, the server answers each further one with the
+            time to wait.
+        most: Most addresses to remember. Above that, the one whose minute began first is forgotten.
     """
 
     def __init__(self, limit: int, most: int = MOST_ADDRESSES):
@@ -257,7 +258,7 @@ class Origins:
         hosts: The setting `allowed_hosts`.
 
     Raises:
-        UsageError: One of them names no origin, or no host.
+        UsageError: An entry is not an origin, or not a host name.
     """
 
     def __init__(self, origins: str | None, hosts: str | None = None):
@@ -268,7 +269,7 @@ class Origins:
             origin = _parse(name)
             if origin.host is None and name != "null":
                 setting = "setting allowed_origins (OPENENV_ALLOWED_ORIGINS)"
-                raise UsageError(f"{setting}: {name!r} is none: write https://example.org:8443")
+                raise UsageError(f"{setting}: {name!r} is not an origin: write https://example.org:8443")
             self._allowed.add(origin)
         named = _listed(hosts)
         self._any_host = _ANY in named
@@ -277,7 +278,7 @@ class Origins:
             host = _parse(f"http://{name}").host
             if host is None or " " in host:
                 setting = "setting allowed_hosts (OPENENV_ALLOWED_HOSTS)"
-                raise UsageError(f"{setting}: {name!r} is no host name: write example.org")
+                raise UsageError(f"{setting}: {name!r} is not a host name: write example.org")
             self._hosts.add(host)
 
     def check(self, origin: bytes, host: bytes, local: str | None) -> None:
@@ -292,7 +293,7 @@ class Origins:
             local: The server's address of the connection; None if it is not known.
 
         Raises:
-            Forbidden: Pages from there may not use this server.
+            Forbidden: Pages of that origin may not use this server.
         """
         page = _parse(origin.decode("latin-1"))
         if self._any or page in self._allowed:
@@ -303,7 +304,7 @@ class Origins:
         shown = origin[:MOST_SHOWN].decode("latin-1")
         raise Forbidden(
             f"pages from {shown} may not use this server: "
-            "name their origin in allowed_origins (--allowed-origins, OPENENV_ALLOWED_ORIGINS)"
+            "add their origin to allowed_origins (--allowed-origins, OPENENV_ALLOWED_ORIGINS)"
         )
 
     def check_host(self, host: bytes | None, local: str | None) -> None:
@@ -326,8 +327,8 @@ class Origins:
             return
         shown = host[:MOST_SHOWN].decode("latin-1")
         raise Forbidden(
-            f"this server listens on loopback and does not know the host name {shown!r}: name it in allowed_hosts "
-            "(--allowed-hosts, OPENENV_ALLOWED_HOSTS), for example where a reverse proxy passes it on"
+            f"this server listens on loopback and does not accept the host name {shown!r}: add it to allowed_hosts "
+            "(--allowed-hosts, OPENENV_ALLOWED_HOSTS), for example behind a reverse proxy that forwards it"
         )
 
     def check_site(self, site: bytes) -> None:
@@ -337,7 +338,7 @@ class Origins:
             Forbidden: A page of another site sent it: as the URL of an image or of a frame, or as a link.
         """
         if site in _ELSEWHERE and not self._any:
-            raise Forbidden(f"a page elsewhere may not send this (Sec-Fetch-Site: {site.decode()})")
+            raise Forbidden(f"a page of another site sent this request (Sec-Fetch-Site: {site.decode()})")
 
 
 def _parse(text: str) -> _Origin:
@@ -360,7 +361,7 @@ def _listed(text: str | None) -> list[str]:
 HANDSHAKE = "WEBSOCKET"
 # Browsers cannot add headers to a handshake, but can offer subprotocols: this one, and the key in base64url.
 KEY_OFFER = "openenv.key."
-# For clients behind a gateway that uses the header Authorization itself.
+# For clients behind a gateway that needs the Authorization header for itself.
 _KEY_HEADER = b"x-openenv-key"
 _OFFERS = b"sec-websocket-protocol"
 _TRACE = b"traceparent"
@@ -413,14 +414,14 @@ def header_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def without_key_offers(offers: Iterable[str]) -> list[str]:
-    """The offered subprotocols without the key: the app neither sees it nor answers with it."""
+    """The offered subprotocols without the key, so that the app neither sees it nor sends it back."""
     return [offer for offer in offers if not offer.strip().startswith(KEY_OFFER)]
 
 
 def is_production(mode: str) -> bool:
     """Whether a mode (in upper or lower case) is production. Raises `InvalidArgument` for a text that is no mode."""
     if mode.lower() not in set(ServerMode):
-        raise InvalidArgument(f"setting mode (OPENENV_MODE): {mode!r} is none of {', '.join(ServerMode)}")
+        raise InvalidArgument(f"setting mode (OPENENV_MODE): {mode!r} is not one of {', '.join(ServerMode)}")
     return mode.lower() == ServerMode.PRODUCTION
 
 
@@ -432,12 +433,12 @@ class Authenticator:
         clock: Monotonic seconds.
 
     Raises:
-        UsageError: A setting cannot be read.
+        UsageError: A setting is invalid.
 
     Attributes:
         keys: The keys of the server.
-        production: Only keys of scope control allow more than tools. On a server without keys, HTTP offers only
-            tools, and a WebSocket drives its own episode.
+        production: Whether only keys of scope control permit more than tools. On a server without keys, HTTP then
+            offers only tools, and a WebSocket drives its own episode.
     """
 
     def __init__(self, settings: ServerSettings, clock: Callable[[], float]):
@@ -455,7 +456,7 @@ class Authenticator:
         Raises:
             Unauthorized: The request has no key, or a wrong one.
             TooManyFailures: Its address sent too many wrong keys.
-            Forbidden: Its key does not allow it, its page has another origin, or its host name is not known.
+            Forbidden: Its key does not permit it, or its origin or host name is not allowed.
         """
         peer = "" if head.peer is None else f"{head.peer[0]}:{head.peer[1]}"
         if (head.method, head.path) in _FOR_ALL:
@@ -469,14 +470,14 @@ class Authenticator:
             principal = self._recognize(head, shown, peer)
         if _TRACE in head.fields:
             principal = principal._replace(traceparent=head.fields[_TRACE].decode("latin-1"))
-        if self.keys.open:  # without keys, a page of another origin would pass
+        if self.keys.open:  # without keys, a page of any other origin would be admitted
             self._origins.check_host(head.fields.get(b"host"), head.local)
         self._check_origin(head, bool(shown))
         right = RIGHTS.get(("GET" if head.method == "HEAD" else head.method, head.path), Right.EVERYTHING)
         # Without keys, our own routes hide what production does not offer; the app's owner decides on added routes.
         if not self.keys.open and not allows(principal.scope, right):
             if self.production:
-                hidden = "is not there in production mode (OPENENV_MODE), but for keys of scope"
+                hidden = "is disabled in production mode (OPENENV_MODE), except for keys of scope"
                 raise Hidden(f"{head} {hidden} {Scope.CONTROL}")
             raise refusal(principal.scope, str(head))
         return principal
@@ -488,17 +489,17 @@ class Authenticator:
                 return Principal(*found, peer)
         if not shown:
             raise Unauthorized(
-                "this server asks for a key: EnvClient(..., api_key=KEY) or OPENENV_API_KEY, "
-                "which is the header 'Authorization: Bearer KEY'"
+                "this server requires an API key: pass EnvClient(..., api_key=KEY), set OPENENV_API_KEY, "
+                "or send the header 'Authorization: Bearer KEY'"
             )
         wait_s = self._failures.failed(head.peer[0] if head.peer else "", self._clock())
         if wait_s is not None:
             raise TooManyFailures(
-                "too many wrong keys came from this address within a minute "
-                "(max_key_failures, OPENENV_MAX_KEY_FAILURES); only a right one is answered now",
+                "this address sent too many wrong keys within a minute "
+                "(max_key_failures, OPENENV_MAX_KEY_FAILURES): send a valid key, or retry later",
                 retry_after_s=round(wait_s, 3),
             )
-        raise Unauthorized("the key is none of this server's: see its OPENENV_API_KEYS")
+        raise Unauthorized("invalid API key: use one of the keys in the server's OPENENV_API_KEYS")
 
     def _check_origin(self, head: RequestHead, has_key: bool) -> None:
         origin = head.fields.get(b"origin")

@@ -32,7 +32,7 @@ class DeclaredTypes(NamedTuple):
             what: The beginning of the message.
 
         Raises:
-            UsageError: One of them is not known; the message says how to declare it.
+            UsageError: One of them is not known. The message explains how to declare it.
         """
         unknown = [kind for kind in ("action", "observation") if getattr(self, kind) is None]
         if not unknown:
@@ -42,7 +42,7 @@ class DeclaredTypes(NamedTuple):
         arguments = ", ".join(f"{kind}=My{kind.capitalize()}" for kind in unknown)
         declaration = f"class {name}(Environment[MyAction, MyObservation, State])"
         if not inspect.isclass(made):
-            declaration = "a function that says what it makes, def make() -> MyEnvironment"
+            declaration = "a function with a return annotation, def make() -> MyEnvironment"
         raise UsageError(
             f"{what}: the types of {name} are not declared: write {declaration}, or pass {arguments} to create_app"
         )
@@ -87,5 +87,5 @@ def _types_of_step(cls: type[Any]) -> tuple[Any, Any, Any]:
 def _hints(function: Any) -> dict[str, Any]:
     try:
         return get_type_hints(function)
-    except (NameError, TypeError):  # an annotation that only a type checker can read; no function
+    except (NameError, TypeError):  # an annotation that only a type checker can resolve, or not a function
         return {}

@@ -40,7 +40,7 @@ async def open_(request: Request) -> Response:
     """Opens a session: later requests name it in the header `X-Session-ID`, or by the cookie of this response."""
     server = server_of(request)
     shared = await server.shared_sessions.open(principal_of(request.scope, server))
-    if await request.is_disconnected():  # no client will name it
+    if await request.is_disconnected():  # no client knows its id
         await shared.close()
     manager = server.manager
     slot = {"active_sessions": manager.held, "max_sessions": manager.limits.max_sessions}
@@ -67,7 +67,7 @@ async def close(request: Request, session_id: str) -> Response:
 async def shared_session_of(
     request: Request, server: EnvironmentServer, timeout_s: float | None = None
 ) -> SharedSession | Response | None:
-    """The session that a request names, or the answer of another worker process if that process has the session.
+    """The session that a request names, or the response of another worker process if the session is there.
 
     Args:
         request: Names the session in the header, else in the cookie.
@@ -78,8 +78,8 @@ async def shared_session_of(
         None if the request names no session.
 
     Raises:
-        UnknownSession: There is no session of that name.
-        Unauthorized: It was opened with another key.
+        UnknownSession: No session has that id.
+        Unauthorized: The session was opened with another key.
         SessionLost: Its worker process has ended.
     """
     named = request.headers.get(HEADER)
@@ -93,13 +93,13 @@ async def shared_session_of(
 
 
 def set_session_cookie(request: Request, response: Response, shared: SharedSession) -> None:
-    """Has the browser name the session from now on."""
+    """Sets the cookie with which the browser names the session in later requests."""
     secure = request.url.scheme == "https"
     response.set_cookie(COOKIE, shared.id, path=_path(request), secure=secure, httponly=True, samesite="strict")
 
 
 def json_response(body: bytes, status: int = 200) -> Response:
-    """A response with a body that is encoded already."""
+    """A response whose body is already encoded."""
     return Response(body, status, media_type="application/json")
 
 
@@ -114,8 +114,8 @@ async def health() -> messages.HealthResponse:
 
 
 async def ready(request: Request) -> Response:
-    """Says whether a session can be had here: 503 while workers start, while the server stops, and when each slot is
-    held by a call that does not return. A server that is merely full is ready.
+    """Reports whether the server can open sessions. 503 while workers start, while the server stops, and when a call
+    that does not return holds each slot. A server that is only full is ready.
     """
     reason = server_of(request).unready
     if reason is None:
@@ -135,14 +135,14 @@ async def schema(request: Request) -> dict[str, Any]:
 
 async def sessions(request: Request) -> Response:
     """The open sessions of all worker processes."""
-    # Without FastAPI's encoder, which would block the event loop for 0.2 s with 10,000 sessions.
+    # Not by FastAPI's encoder, which would block the event loop for 0.2 s with 10,000 sessions.
     server = server_of(request)
     found = server.sessions_here() if server.report is None else await server.report()
     return json_response(msgspec.json.encode(found))
 
 
 async def reset(request: Request, body: messages.ResetRequest | None = None) -> Response:
-    """Starts an episode and returns the first observation, in the named session or else in a new one."""
+    """Starts an episode and returns the first observation, in the named session or in a new one."""
     arguments = body.model_dump(exclude_unset=True) if body else {}
 
     def encode(session: Session, observation: Any) -> bytes:
@@ -156,9 +156,9 @@ async def reset(request: Request, body: messages.ResetRequest | None = None) -> 
 
 
 async def step(request: Request, body: messages.StepRequest) -> Response:
-    """Does one action, in the named session or else in a new one, for steps that need no episode.
+    """Executes one action, in the named session or in a new one, for steps that need no episode.
 
-    With `timeout_s`, the server answers within so many seconds.
+    With `timeout_s`, the server answers within that many seconds.
     """
     action = server_of(request).read_action(body.action)
     arguments = body.model_dump(exclude={"action", "request_id"}, exclude_none=True)
@@ -173,7 +173,7 @@ async def step(request: Request, body: messages.StepRequest) -> Response:
 
 
 async def state(request: Request) -> Response:
-    """The environment's state, of the named session or else of a new one."""
+    """The environment's state, of the named session or of a new one."""
     return await _call(request, Session.read_state, lambda _, state: encode_state(state))
 
 
@@ -184,7 +184,7 @@ async def _call(
     timeout_s: float | None = None,
     own_timeout_s: float | None = None,
 ) -> Response:
-    """Does a call in the session that a request names (perhaps in another worker process), or else in a new one.
+    """Executes a call in the session that a request names (perhaps in another worker process), or in a new one.
 
     Args:
         request: May name a session.
@@ -217,7 +217,7 @@ async def _call(
 
 
 def seconds_of(value: Any) -> float | None:
-    """A time limit among arguments that may hold anything."""
+    """A time limit in seconds, from arguments of any type."""
     return float(min(value, LONGEST_S)) if isinstance(value, (int, float)) and value > 0 else None
 
 
@@ -241,7 +241,7 @@ async def tasks(request: Request, body: messages.ListTasksRequest) -> Response:
 
 
 async def num_tasks(request: Request, body: messages.NumTasksRequest) -> Response:
-    """How many tasks a split has."""
+    """The number of tasks in a split."""
     return await _answer_tasks(request, "num_tasks", lambda count: {"num_tasks": count}, body)
 
 
@@ -251,7 +251,7 @@ async def task(request: Request, body: messages.GetTaskRequest) -> Response:
 
 
 async def task_range(request: Request, body: messages.GetTaskRangeRequest) -> Response:
-    """The tasks of a split from `start` to the one before `stop`."""
+    """The tasks of a split from index `start` up to, but not including, `stop`."""
     return await _answer_tasks(request, "get_task_range", lambda found: {"tasks": found}, body)
 
 
@@ -269,7 +269,7 @@ async def _answer_tasks(
 
 
 class TaskRouteFallback:
-    """Answers requests without a route. A request for tasks of another environment gets the name of the served one.
+    """Answers requests that match no route. For tasks of another environment, the error names the served one.
 
     Args:
         otherwise: Answers all other requests.

@@ -49,7 +49,7 @@ async def post(request: Request) -> Response:
         return _reply(error_reply(None, fault))
     named = request.headers.get(SESSION_HEADER)
     single = value if isinstance(value, dict) else {}
-    # The session that a request names in its params; those of a batch must be of this process.
+    # Only a single request can be forwarded: the sessions that a batch names in its params must be in this process.
     params, request_id = single.get("params"), single.get("id")
     elsewhere = named or (params.get("session_id") if isinstance(params, dict) else None)
     request_id = request_id if isinstance(request_id, (str, int)) else None
@@ -87,7 +87,7 @@ async def delete(request: Request) -> Response:
 
 async def stream(request: Request) -> Response:
     """Refuses a stream of server messages: this server sends none."""
-    fault = RpcError(JsonRpcErrorCode.INVALID_REQUEST, "this server sends nothing by itself: POST requests to /mcp")
+    fault = RpcError(JsonRpcErrorCode.INVALID_REQUEST, "this server has no event stream: POST requests to /mcp")
     return _reply(error_reply(None, fault), 405, {"allow": "POST, DELETE"})
 
 
@@ -99,16 +99,16 @@ async def socket(websocket: WebSocket) -> None:
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     conversation = MCPConversation(server, principal, keeps=True)
     frames = _FrameQueue(server.settings.max_in_flight, server.settings.max_message_bytes)
-    # Reads all the time, to notice during a call that the client leaves.
+    # Reads continuously, to notice during a call that the client disconnects.
     reading = asyncio.create_task(_read(websocket, frames))
     serving = asyncio.create_task(_serve(websocket, frames, conversation))
     try:
         await asyncio.wait([reading, serving], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        # Without another wait: a server that cancels this does not let it wait.
+        # Must not await anything: a server that cancels this task does not let it wait.
         for task in (reading, serving):
             if not task.cancel() and not task.cancelled() and (error := task.exception()) is not None:
-                logger.debug("a client of /mcp has left: %s", error)
+                logger.debug("a client of /mcp has disconnected: %s", error)
         conversation.end()
 
 
@@ -204,23 +204,23 @@ async def _replies(conversation: MCPConversation, value: Any, most: int) -> Fiel
 
 
 def _header_error(request: Request) -> Response | None:
-    """The refusal for headers that the server does not support; None if it supports them."""
+    """The error response for unsupported headers; None if the server supports them."""
     accepted = [part.partition(";")[0].strip() for part in request.headers.get("accept", "*/*").split(",")]
     if not any(kind in _ANSWERS for kind in accepted):
         fault = RpcError(
-            JsonRpcErrorCode.INVALID_REQUEST, "answers are application/json: name it in the header Accept"
+            JsonRpcErrorCode.INVALID_REQUEST, "responses are application/json: list it in the header Accept"
         )
         return _reply(error_reply(None, fault), 406)
     version = request.headers.get(VERSION_HEADER)
     if version is None or version in VERSIONS:
         return None
     facts = {"supported": list(VERSIONS), "requested": version}
-    message = f"MCP-Protocol-Version {version!r} is not spoken here: begin with initialize, in one of {VERSIONS}"
+    message = f"MCP-Protocol-Version {version!r} is not supported: call initialize with one of {VERSIONS}"
     return _reply(error_reply(None, RpcError(UNSUPPORTED_VERSION, message, facts)), 400)
 
 
 def _session_not_found(error: UnknownSession) -> RpcError:
-    return RpcError(JsonRpcErrorCode.INVALID_REQUEST, f"Session not found: {error.message}; begin with initialize")
+    return RpcError(JsonRpcErrorCode.INVALID_REQUEST, f"Session not found: {error.message}; call initialize first")
 
 
 def _reply(fields: Fields | list[Fields], status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def has_tools(factory: Callable[[], Any]) -> bool:
-    """Whether the environments may have tools, according to their class."""
+    """Whether the environments may have tools, judged by their class."""
     cls = class_of(factory)
     return cls is None or issubclass(cls, MCPEnvironment)
 
 
 def action_type_of(factory: Callable[[], Any], action_cls: Any) -> Any:
-    """The type of the actions that clients may send for a step: with tool actions, if the environment has tools.
+    """The type of the actions that clients may send for a step; with tool actions if the environment has tools.
 
-    For a factory without a known class, tool actions count only if its action class allows any fields.
+    For a factory without a known class, it includes tool actions only if the action class allows any fields.
     """
     cls = class_of(factory)
     known = cls is not None and issubclass(cls, MCPEnvironment)
@@ -39,7 +39,7 @@ def action_type_of(factory: Callable[[], Any], action_cls: Any) -> Any:
 
 
 def factory_of(factory: Callable[[], Any], mode: str) -> Callable[[], Any]:
-    """The factory. It passes the mode to its environments if they may have tools of only one mode."""
+    """The factory. If its environments may have tools for only one mode, it passes the mode to them."""
     return FactoryInMode(factory).of(mode) if has_tools(factory) else factory
 
 
@@ -62,14 +62,14 @@ class MCPConversation:
     Args:
         server: The server of the sessions that are used.
         principal: The client that asks.
-        shared: The session to use; None: there is none yet.
-        keeps: Whether an opened session is kept for the next requests. Else each tool call that names no session
+        shared: The session to use; None before one is opened.
+        keeps: Whether an opened session is kept for the next requests. Otherwise each tool call that names no session
             gets a new environment.
-        standard: Whether the client follows the MCP specification, in which a failed tool has a result.
+        standard: Whether the client follows the MCP specification, in which a failed tool returns a result.
 
     Attributes:
         shared: The session of requests that name none.
-        opened: The sessions that it has opened; the client may not know their names yet.
+        opened: The sessions that it has opened; the client may not know their ids yet.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class MCPConversation:
                 return None
             method = _METHODS.get(request.method)
             if method is None:
-                raise _method_not_found(request, f"there are {', '.join(_METHODS)}")
+                raise _method_not_found(request, f"known methods: {', '.join(_METHODS)}")
             return result_reply(request_id, await method(self, request))
         except RpcError as fault:
             return error_reply(request_id, fault)
@@ -114,9 +114,9 @@ class MCPConversation:
             shared.depart("its connection has ended")
 
     def give_up(self) -> None:
-        """Ends the sessions of a client that left before the answer, since it does not know their names."""
+        """Ends the sessions of a client that disconnected before the answer, since it does not know their ids."""
         for shared in self.opened:
-            shared.depart("its client has left while it was opened")
+            shared.depart("its client disconnected while it was opened")
 
     async def initialize(self, request: RpcRequest) -> Fields:
         """The handshake of the MCP specification: opens a session and resets it."""
@@ -173,7 +173,7 @@ class MCPConversation:
         return {"session_id": shared.id, "closed": True}
 
     async def _open(self, begins: bool) -> SharedSession:
-        """A new session; with `begins`, reset: a client that may not reset needs an episode to use tools in."""
+        """Opens a session. `begins`: also resets it, since a client that may not reset needs an episode for tools."""
         shared = await self._server.shared_sessions.open(self._principal)
         if begins:
             try:
@@ -235,7 +235,7 @@ def handle_mcp_frame(session: Session, data: dict[str, Any], done: Done) -> None
             done(result_reply(request_id, {"session_id": session.id} if request.method == _CREATE else {}), None)
             return
         if request.method not in _TOOLS:
-            there = f"in frames of /ws there are {', '.join((*_TOOLS, *_OTHERS))}, and at /mcp further ones"
+            there = f"frames of /ws support {', '.join((*_TOOLS, *_OTHERS))}, and /mcp supports more"
             raise _method_not_found(request, there)
         call = read_call(request.method, request.params, standard=False)
     except RpcError as fault:

@@ -32,14 +32,14 @@ from .auth import Principal
 if TYPE_CHECKING:
     from .server import EnvironmentServer
 
-# The page shows the README; a larger file is not shown.
+# Most bytes of a README that the page shows.
 README_BYTES = 1024 * 1024
 # The path in images of environments.
 CONTAINER_README = Path("/app/README.md")
 
 
 async def environment_metadata(server: EnvironmentServer) -> EnvironmentMetadata:
-    """Asks the environment; an instance is made only if its class says more than `Environment` does.
+    """Reads the metadata. Makes an instance only if the class overrides what `Environment` defines.
 
     Raises:
         CapacityError: An instance is needed and every slot is taken.
@@ -51,7 +51,7 @@ async def environment_metadata(server: EnvironmentServer) -> EnvironmentMetadata
     else:
         async with opened_session(server.manager) as session:
             info = await result_of(lambda done: session.call(_ask, None, done))
-        metadata = EnvironmentMetadata.model_validate(info)  # fields alone, from an environment in another process
+        metadata = EnvironmentMetadata.model_validate(info)  # a dict, from an environment in another process
     if cls is not None and not profile_of(cls).seedable:
         metadata.seedable = False
     return with_readme(metadata, server.settings, cls)
@@ -62,7 +62,8 @@ def with_readme(
 ) -> EnvironmentMetadata:
     """Adds the README that a server shows, if the metadata has none.
 
-    It is the configured file; else a README.md next to the environment's module, above it, or in the image's folder.
+    The README is the configured file, or else a README.md next to the environment's module, in the folder above it,
+    or in the image's folder.
     """
     if metadata.readme_content is None:
         candidates = [] if settings.readme_path is None else [Path(settings.readme_path)]
@@ -76,22 +77,22 @@ def places_of(cls: type[Any]) -> list[Path]:
     """The folders to search for files of an environment: its module's, then its project's."""
     try:
         module = inspect.getsourcefile(cls)
-    except (OSError, TypeError):  # of a notebook, or not written in Python
+    except (OSError, TypeError):  # defined in a notebook, or not written in Python
         return []
     if module is None:
         return []
     folder = Path(module).resolve().parent
-    # Only in projects: the folder above site-packages belongs to no project.
+    # Only in projects: the folder above site-packages is not part of a project.
     return [folder, *([folder.parent] if (folder.parent / "openenv.yaml").exists() else [])]
 
 
 def load_environment_metadata(
     env: Environment[Any, Any, Any] | Callable[[], Any], env_name: str | None = None
 ) -> EnvironmentMetadata:
-    """The metadata of an environment, without making one.
+    """The metadata of an environment. Makes no instance.
 
     Args:
-        env: An instance, which is asked; or a factory, of which only the class is read.
+        env: An instance, whose `get_metadata` is called; or a factory, of which only the class is read.
         env_name: The name that replaces the name of the class.
 
     Returns:
@@ -117,7 +118,7 @@ def _ask(environment: Any, _: None) -> EnvironmentMetadata:
 def _first_text(files: Iterable[Path], most_bytes: int) -> str | None:
     """The text of the first file that exists, is readable and is not too large."""
     for file in files:
-        with contextlib.suppress(OSError):  # one that may not be read, or is gone by now
+        with contextlib.suppress(OSError):  # no permission, or deleted in the meantime
             if file.is_file() and file.stat().st_size <= most_bytes:
                 return file.read_text(encoding="utf-8", errors="replace")
     return None
@@ -129,9 +130,9 @@ PANEL = "panel.html"
 PANEL_BYTES = 4 * 1024 * 1024
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-# What these are where nothing is said of them.
+# The types of these arguments where the signature has no annotation.
 _USUAL: dict[str, Any] = {"seed": int | None, "episode_id": str | None}
-# What the endpoints ask of these, for every environment.
+# The limits that the endpoints set for these arguments, for every environment.
 _BOUNDS: dict[str, dict[str, Any]] = {"seed": {"minimum": 0}, "episode_id": {"maxLength": 255}}
 
 ANY_RESET: dict[str, Any] = {
@@ -142,7 +143,7 @@ ANY_RESET: dict[str, Any] = {
     },
     "additionalProperties": True,
 }
-"""The arguments of a reset without a known signature."""
+"""The JSON Schema for the arguments of a reset whose signature is not known."""
 
 
 class EnvironmentInfo(msgspec.Struct):
@@ -162,7 +163,7 @@ class EnvironmentInfo(msgspec.Struct):
 
 
 def class_info(cls: type[Any]) -> EnvironmentInfo:
-    """The facts that the class has, without an instance."""
+    """The facts that the class provides, without an instance."""
     metadata = metadata_of(cls).model_dump()
     panel = _first_text((place / PANEL for place in places_of(cls)), PANEL_BYTES)
     return EnvironmentInfo(metadata, _reset_schema(cls), profile_of(cls).seedable, panel)
@@ -178,7 +179,7 @@ def instance_info(environment: Any, _: None) -> str:
 
 
 def _reset_schema(cls: type[Any]) -> dict[str, Any]:
-    """The arguments of the signature. One without a type, or with a type that no form knows, accepts anything."""
+    """A schema of the arguments in the signature. An argument without a type that forms support accepts any value."""
     try:
         reset = getattr(cls, "reset_async" if is_asynchronous(cls) else "reset")
         parameters = list(inspect.signature(reset).parameters.values())[1:]
@@ -188,7 +189,7 @@ def _reset_schema(cls: type[Any]) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001 - the edge to foreign code: signatures and types bring their own functions
         warn_once(
             logger,
-            "the parameters of the reset of %s cannot be read, so that its form takes anything: %s",
+            "the parameters of the reset of %s cannot be read, so its form accepts any value: %s",
             cls.__qualname__,
             error_text(error),
         )
@@ -198,7 +199,7 @@ def _reset_schema(cls: type[Any]) -> dict[str, Any]:
 
 
 def _field(parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
-    """A parameter as a field of a model. It gets another name, since models forbid some names."""
+    """A parameter as a field of a model. The field gets another name, since models forbid some names."""
     kind = hints.get(parameter.name, _USUAL.get(parameter.name, Any))
     default = ... if parameter.default is parameter.empty else parameter.default
     bounds = _BOUNDS.get(parameter.name, {})
@@ -208,7 +209,7 @@ def _field(parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
 
 
 def _hints(function: Any) -> dict[str, Any]:
-    """The types of the parameters, without those with names that only a type checker has."""
+    """The types of the parameters, except annotations that only a type checker can resolve."""
     found: dict[str, Any] = {}
     for name, annotation in inspect.get_annotations(function).items():
         alone = SimpleNamespace(__annotations__={name: annotation})
@@ -228,7 +229,7 @@ class PageInfo(NamedTuple):
     Attributes:
         fields: The fields of `EnvironmentMetadata`, `reset_schema`, `seedable`, `tools` (None for an environment
             without tools), and `notes` about facts that are missing.
-        panel: HTML of the author's panel; None: there is none.
+        panel: HTML of the author's panel; None if it has none.
     """
 
     fields: dict[str, Any]
@@ -248,7 +249,7 @@ class EnvironmentInfoLoader:
         self._asking: asyncio.Task[PageInfo] | None = None
 
     async def tell(self, principal: Principal) -> PageInfo:
-        """The facts about the environment. If its class lacks some, the first request makes an instance.
+        """The facts about the environment. If the class does not provide all, the first request makes an instance.
 
         If that fails, the answer has only the facts of the class and a note, and the next request tries again.
         """
@@ -276,18 +277,18 @@ class EnvironmentInfoLoader:
             why = f"no answer within {ASKING_S:g} s"
         except OpenEnvError as error:
             why = error.message
-        logger.warning("the page shows only what the class of %s says: %s", server.env_name, why)
+        logger.warning("the page shows only facts of the class %s, none of an instance: %s", server.env_name, why)
         known = EnvironmentInfo({"name": server.env_name, "description": f"{server.env_name} environment"})
         info = known if cls is None else class_info(cls)
-        return self._known_of(info, None, f"an instance of the environment could not be asked: {why}")
+        return self._known_of(info, None, f"an instance of the environment could not be queried: {why}")
 
     async def _of_instance(self, session: Session, may_have_tools: bool) -> PageInfo:
         text = await result_of(lambda done: session.call(instance_info, None, done))
         try:
             info = msgspec.json.decode(text, type=EnvironmentInfo)
             EnvironmentMetadata.model_validate(info.metadata)
-        except (ValueError, TypeError, RecursionError) as error:  # of a process that is not trusted
-            raise StepFailed(f"its introduction cannot be read: {error}") from error
+        except (ValueError, TypeError, RecursionError) as error:  # from an untrusted process
+            raise StepFailed(f"its metadata cannot be read: {error}") from error
         tools = None
         if may_have_tools:
             listed = await result_of(lambda done: session.call(answer, _LISTING, done))

@@ -55,13 +55,13 @@ def error_response(error: OpenEnvError, status: int | None = None) -> JSONRespon
     facts = error_facts(error)
     data = facts.pop("data", {})
     detail = facts["message"]
-    if isinstance(error, errors.InvalidAction):  # what validation found, where clients of FastAPI look for it
+    if isinstance(error, errors.InvalidAction):  # the validation errors, where clients of FastAPI look for them
         detail = data.get("errors") or [{"type": "invalid", "loc": [], "msg": detail}]
     return JSONResponse({**data, **facts, "detail": detail}, status, headers)
 
 
 def raw_error_response(error: OpenEnvError, status: int | None = None) -> bytes:
-    """The same response as bytes, for a connection that closes after it."""
+    """The response of `error_response` as bytes, for a connection that closes after it."""
     response = error_response(error, status)
     number = response.status_code
     lines = [b"HTTP/1.1 %d %b" % (number, HTTPStatus(number).phrase.encode()), b"connection: close"]
@@ -92,7 +92,7 @@ def install_error_handlers(app: FastAPI) -> None:
             shown = [{name: fault.get(name) for name in ("type", "loc", "msg")} for fault in error.errors()]
             if len(shown) > MOST_FAULTS:
                 shown = too_many_faults(len(shown))
-            return error_response(errors.InvalidAction("the request does not validate", data={"errors": shown}))
+            return error_response(errors.InvalidAction("the request body is invalid", data={"errors": shown}))
 
     if Exception not in handlers and 500 not in handlers:
 
@@ -151,8 +151,8 @@ def redact_logs() -> None:
 
 _PRINCIPAL = "openenv.principal"
 PEER = "openenv.peer"
-"""Key of an ASGI scope: host and port at the other end of the connection. `client` is what a header says, where
-uvicorn believes it (of callers on loopback, by default)."""
+"""Key of an ASGI scope: host and port at the other end of the connection. The scope's `client` comes from a header if
+uvicorn trusts the caller (by default, callers on loopback)."""
 _OFFERS = b"sec-websocket-protocol"
 # Our routes that read a body, some of them to forward the request. Routes of the app's owner have no such limit.
 _WITH_BODY = frozenset({"/reset", "/step", "/state", "/mcp", "/sessions", "/web/reset", "/web/step", "/web/state"})
@@ -163,15 +163,15 @@ CLOSE_POLICY = 1008
 
 
 class AuthMiddleware:
-    """ASGI middleware: keys, origins, and the size of bodies, of one request and of all that are being answered.
+    """ASGI middleware: checks keys and origins, and limits the size of a body and of all bodies in progress.
 
     Args:
         app: The app behind it.
         server: The server that has the keys.
-        is_for_all: Says whether a refused request is for something that needs no key.
+        is_for_all: Whether a refused request is for something that needs no key.
 
     Attributes:
-        bodies_size: Bytes of the bodies of all requests that are being answered.
+        bodies_size: Bytes of the bodies of all requests in progress.
     """
 
     def __init__(self, app: ASGIApp, server: EnvironmentServer, is_for_all: Callable[[Scope], bool]):
@@ -212,7 +212,7 @@ class AuthMiddleware:
                 self.bodies_size -= body.size
 
     def check_body(self, size: int, more: int = 0) -> None:
-        """Checks a body of so many bytes, of which `more` are not counted yet.
+        """Checks a body of `size` bytes, of which `more` are not counted yet.
 
         Raises:
             MessageTooLarge: It is larger than a message may be.
@@ -224,12 +224,12 @@ class AuthMiddleware:
             raise errors.MessageTooLarge(f"a body of {size} bytes is over the limit of {limit}")
         if self.bodies_size + more > settings.max_unsent_bytes:
             limit = f"{settings.max_unsent_bytes} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
-            held = f"the requests that are being answered have {self.bodies_size} bytes"
-            raise errors.TooManyCalls(f"{held}, and {more} more would be over the limit of {limit}: try again later")
+            held = f"requests in progress hold {self.bodies_size} bytes"
+            raise errors.TooManyCalls(f"{held}, and {more} more would exceed the limit of {limit}: retry later")
 
 
 def principal_of(scope: MutableMapping[str, Any], server: EnvironmentServer) -> Principal:
-    """The client of a request. Routes taken out of their app lack the middleware: then this checks the request.
+    """The client of a request. Checks the request itself if its route was taken out of the app with the middleware.
 
     Raises:
         Unauthorized: The client may not use the server.
@@ -260,7 +260,7 @@ def may_control(scope: MutableMapping[str, Any], server: EnvironmentServer) -> b
 
 
 def log_refusal(error: OpenEnvError, head: RequestHead) -> None:
-    """Logs a refusal; after too many wrong keys at level debug, since such a client may retry all the time."""
+    """Logs a refusal; after too many wrong keys at level debug, since such a client may retry endlessly."""
     METER.failed(error)
     level = logging.DEBUG if isinstance(error, errors.TooManyFailures) else logging.WARNING
     origin = head.peer[0] if head.peer else "-"
@@ -297,10 +297,10 @@ def _admit(scope: MutableMapping[str, Any], server: EnvironmentServer) -> Reques
 
 
 class _LimitedBody:
-    """The `receive` of a request, with the limit of a message on its body.
+    """The `receive` of a request. Limits the body to the size of a message.
 
     Attributes:
-        size: Bytes that were received.
+        size: Bytes received so far.
     """
 
     def __init__(self, receive: Receive, send: Send, middleware: AuthMiddleware):

@@ -22,7 +22,7 @@ _STATES = (Gauge.STARTING, Gauge.LIVE, Gauge.EXECUTING, Gauge.DETACHED, Gauge.CL
 _GAUGES: tuple[tuple[Gauge, str, str], ...] = (
     (Gauge.QUEUED, "queue_length", "New sessions that wait for a slot"),
     (Gauge.RUNNING, "calls_executing", "Calls that environments execute"),
-    (Gauge.HELD_BACK, "calls_waiting", "Calls that wait since max_executing others execute"),
+    (Gauge.HELD_BACK, "calls_waiting", "Calls that wait because max_executing others execute"),
     (Gauge.CONSTRUCTING, "environments_constructing", "Environments that are being made"),
     (Gauge.CONNECTIONS, "connections", "Open connections of clients"),
     (Gauge.STUCK_THREADS, "stuck_threads", "Calls that were given up and have not returned"),
@@ -30,8 +30,8 @@ _GAUGES: tuple[tuple[Gauge, str, str], ...] = (
 )
 _RECORDS: tuple[tuple[Count, str, str], ...] = (
     (Count.RECORDS, "records", "Transitions that were recorded"),
-    (Count.RECORD_BYTES, "record_bytes", "Bytes of their lines"),
-    (Count.RECORDS_DROPPED, "records_dropped", "Transitions that should have been recorded and could not be"),
+    (Count.RECORD_BYTES, "record_bytes", "Bytes of recorded transitions"),
+    (Count.RECORDS_DROPPED, "records_dropped", "Transitions that could not be recorded"),
 )
 
 
@@ -43,7 +43,7 @@ class SlotCounts(NamedTuple):
 
 
 async def metrics(request: Request) -> Response:
-    """What this server has counted, for Prometheus."""
+    """The metrics of this server, for Prometheus."""
     server: EnvironmentServer = request.app.state.openenv
     if not server.settings.metrics:
         raise HTTPException(404, _OFF)
@@ -80,11 +80,11 @@ class _Collector(Collector):
         yield GaugeMetricFamily("openenv_slots_limit", "Most sessions at one time (max_sessions)", self._slots.limit)
         for gauge, name, explanation in _GAUGES:
             yield GaugeMetricFamily(f"openenv_{name}", explanation, counts.value(gauge))
-        timed = "Time spent in each phase; of serialize and send, a sample is counted"
+        timed = "Time spent in each phase; serialize and send are sampled"
         phases = HistogramMetricFamily("openenv_phase_seconds", timed, labels=["phase"])
         for phase in Phase:
             found = counts.histogram(phase)
-            # Buckets as Prometheus has them: each counts what the ones before it do.
+            # Prometheus buckets are cumulative: each includes the counts of the ones before it.
             bounds = [*map(repr, BUCKET_BOUNDS), "+Inf"]
             buckets = list(zip(bounds, accumulate(found.counts), strict=True))
             phases.add_metric([phase.value], buckets, found.seconds)

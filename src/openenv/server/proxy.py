@@ -28,8 +28,8 @@ class ResponseHead(NamedTuple):
 
     Attributes:
         status: Its HTTP status.
-        headers: Its fields.
-        length: Bytes of its body; None if the length is only known at its end.
+        headers: Its header fields.
+        length: Bytes of its body; None if the length is not known before the end.
     """
 
     status: int
@@ -53,14 +53,14 @@ class UpstreamRequest:
         """Sends the request and waits for the head of the answer.
 
         Raises:
-            ConnectionError: The other side ends before that, or its answer is not HTTP.
+            ConnectionError: The other side closes first, or its answer is not HTTP.
             InvalidMessage: The request cannot be sent as HTTP.
         """
         try:
             request = h11.Request(method=method, target=target, headers=fields)
         except h11.LocalProtocolError as error:
             raise InvalidMessage(
-                f"the request cannot be handed on to the worker process of its session: {error}"
+                f"the request cannot be forwarded to the worker process of its session: {error}"
             ) from error
         sent = [self._http.send(request), self._http.send(h11.Data(data=body)), self._http.send(h11.EndOfMessage())]
         self._writer.write(b"".join(part for part in sent if part))
@@ -72,7 +72,7 @@ class UpstreamRequest:
                 length = next((int(value) for name, value in headers if name == b"content-length"), None)
                 return ResponseHead(event.status_code, headers, length)
             if not isinstance(event, h11.InformationalResponse):
-                raise ConnectionResetError("no answer came")
+                raise ConnectionResetError("the connection closed before an answer")
 
     async def body(self) -> AsyncIterator[bytes]:
         """The body of the answer in chunks, as they arrive.
@@ -84,7 +84,7 @@ class UpstreamRequest:
             yield bytes(event.data)
 
     def close(self) -> None:
-        """Closes the connection, also before the answer is complete."""
+        """Closes the connection, even if the answer is incomplete."""
         self._writer.transport.abort()
 
     async def _next(self) -> object:
@@ -102,11 +102,11 @@ _running: set[asyncio.Task[None]] = set()
 
 
 def relay(transport: asyncio.Transport, far: socket.socket) -> None:
-    """Joins a connection with a socket until either of them ends, and closes both.
+    """Copies bytes between a connection and a socket until either of them ends, then closes both.
 
     Args:
-        transport: The connection; nothing of it is read yet.
-        far: The socket that gets its bytes; it belongs to the relay from now on.
+        transport: The connection, from which nothing has been read.
+        far: The socket at the other side; the relay owns it from now on.
     """
     transport.pause_reading()
     far.setblocking(False)
@@ -119,7 +119,7 @@ async def _join(near: asyncio.Transport, connection: socket.socket) -> None:
     try:
         far, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: _RelayProtocol(near), connection)
     except OSError as error:
-        logger.warning("a connection for another worker process is given up: %s", error.strerror or error)
+        logger.warning("a connection cannot be relayed to another worker process: %s", error.strerror or error)
         connection.close()
         near.abort()
         return
@@ -140,7 +140,7 @@ class _RelayProtocol(asyncio.Protocol):
         self._other.write(data)
 
     def pause_writing(self) -> None:
-        # What is not taken here is not read there.
+        # Backpressure: stop reading the other connection while this one does not take its bytes.
         if not self._other.is_closing():
             self._other.pause_reading()
 
@@ -153,11 +153,11 @@ class _RelayProtocol(asyncio.Protocol):
 
 
 _T = TypeVar("_T")
-# Seconds that the owner has, beyond the time limit of the request, to answer that the time is over.
+# Seconds beyond the time limit of the request in which the owner can report that the limit has passed.
 SPARE_S = 2.0
 PROXY = b"PROXY "
 """The first bytes of a connection that forwards one request; no request of a client begins with them."""
-# No client sees this status: the client that asked has left.
+# No client sees this status: the client has disconnected.
 GONE = 499
 ARRIVAL = "openenv.arrival"
 """Key of an ASGI scope: how the request came (`ForwardingInfo`)."""
@@ -173,8 +173,8 @@ class ForwardingInfo(NamedTuple):
 
     Attributes:
         target: Its URL as it was sent.
-        handed_on: Whether another worker forwarded it. The way of its arrival decides that, and no part of its
-            content, so a client cannot claim it.
+        handed_on: Whether another worker forwarded it. The connection that it arrives on decides this, not its
+            content, so a client cannot forge it.
     """
 
     target: bytes
@@ -184,11 +184,11 @@ class ForwardingInfo(NamedTuple):
 async def forward_to_owner(
     request: Request, server: EnvironmentServer, session_id: str, timeout_s: float | None = None
 ) -> Response | None:
-    """Has a request answered by the worker process that has its session.
+    """Forwards a request to the worker process that has its session.
 
     Args:
-        request: The request; its body is read here, if it was not before.
-        server: The server that got it.
+        request: The request. Its body is read here unless it was read before.
+        server: The server that received it.
         session_id: The session of the request.
         timeout_s: The time limit that the request sets for its call.
 
@@ -197,8 +197,8 @@ async def forward_to_owner(
 
     Raises:
         UnknownSession: Its worker process has ended.
-        SessionLost: Its worker went away before it answered, and the session with it.
-        StepTimeout: Its worker gave no answer in time.
+        SessionLost: Its worker ended before it answered, and the session with it.
+        StepTimeout: Its worker did not answer in time.
     """
     worker, arrived = worker_of(session_id), request.scope.get(ARRIVAL)
     if worker is None or worker == server.worker_key or server.redirect is None:
@@ -235,7 +235,7 @@ def proxy_line(scope: Any) -> bytes:
 
 
 def read_proxy_line(line: bytes) -> tuple[tuple[str, int], tuple[str, int]] | None:
-    """The addresses of client and server in a line of `proxy_line`. None: the line has none."""
+    """The addresses of client and server in a line of `proxy_line`; None if the line has no addresses."""
     try:
         _, _, client, server, client_port, server_port = line.decode("latin-1").split()
         return (client, int(client_port)), (server, int(server_port))
@@ -264,13 +264,13 @@ async def _ask(
         late = f"gave no answer within {timeout_s:g} s, the timeout_s of the request"
         raise StepTimeout(f"the worker process of session {session_id} {late}") from None
     except ConnectionError as error:
-        logger.warning("session %.64s: its worker process gave no answer: %s", session_id, error)
+        logger.warning("session %.64s: its worker process did not answer: %s", session_id, error)
         lost = f"the worker process of session {session_id} has ended, and the session with it"
         raise SessionLost(f"{lost}: open another one (POST /sessions)") from None
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T | None:
-    """Awaits some work while the client of an ASGI connection is there; None: the client has gone."""
+    """Awaits a coroutine while the client of an ASGI connection stays connected; None if it disconnects."""
 
     async def leave() -> None:
         while (await receive())["type"] not in {"http.disconnect", "websocket.disconnect"}:
@@ -291,7 +291,7 @@ def _end_to_end_headers(reply: ResponseHead) -> list[tuple[bytes, bytes]]:
 
 
 class _RelayedResponse(StreamingResponse):
-    """An answer that is passed on in chunks. If it breaks off, the connection to the client closes too."""
+    """A response that is forwarded in chunks. If it is cut off, the connection to the client closes too."""
 
     def __init__(self, exchange: UpstreamRequest, reply: ResponseHead):
         super().__init__(exchange.body(), reply.status)

@@ -40,10 +40,10 @@ _MIB = 1024 * 1024
 
 
 def recorder_of(server: EnvironmentServer) -> Recorder | None:
-    """The recorder of a server's sessions, by its settings; None: they turn recording off.
+    """The recorder of a server's sessions; None if the settings turn recording off.
 
     Raises:
-        InvalidArgument: Nothing can be written in the folder.
+        InvalidArgument: The folder is not writable.
     """
     settings, most = server.settings, server.settings.record_max_mb
     if settings.record is None:
@@ -54,7 +54,7 @@ def recorder_of(server: EnvironmentServer) -> Recorder | None:
         folder_bytes=None if most is None else int(most * _MIB),
     )
     recorder = Recorder(settings.record, limits, METER)
-    # The version is known where the class alone tells it.
+    # Without an instance, the version is known only if the class does not override `get_metadata`.
     cls = class_of(server.env_factory)
     known = cls is not None and getattr(cls, "get_metadata", None) is Environment.get_metadata
     version = metadata_of(cls).version if cls and known else None
@@ -63,15 +63,15 @@ def recorder_of(server: EnvironmentServer) -> Recorder | None:
 
 
 def check_factory(env: Any) -> None:
-    """Raises `TypeError` unless it can make environments: an instance is one, and sessions need one each."""
+    """Raises `TypeError` for an instance or a value that is not callable: each session needs its own environment."""
     if isinstance(env, Environment) or not callable(env):
         raise TypeError(
             f"env is an instance of {type(env).__name__}: pass the class or a function that makes one, "
-            "since every session gets an environment of its own"
+            "because every session gets its own environment"
         )
 
 
-# For environments that share nothing between instances: enough for any trainer on one machine.
+# The limit for environments that support concurrent sessions: enough for any trainer on one machine.
 DEFAULT_MAX_SESSIONS = 20_000
 CAPABILITIES = ("attach", "batch", "call", "cancel", "deadline", "fork", "mcp", "resume", "tasks")
 
@@ -83,19 +83,19 @@ class EnvironmentServer:
         env: The environment's class, or a function that makes an instance.
         action_cls: The type that its `step` takes.
         observation_cls: The type that its `reset` and `step` return.
-        max_concurrent_envs: The `max_sessions` of `create_app`: most sessions at one time. By default 1 for a class
+        max_concurrent_envs: Most concurrent sessions, the `max_sessions` of `create_app`. By default 1 for a class
             that does not declare `SUPPORTS_CONCURRENT_SESSIONS`, and `DEFAULT_MAX_SESSIONS` for one that does.
-        concurrency_config: The same, with the limit of idle time; give only one of the two.
-        env_name: Name to list it by; by default the name of the class.
+        concurrency_config: The same limit together with an idle timeout; give only one of the two arguments.
+        env_name: The environment's name for clients; by default the name of the class.
         state_cls: The type of its `state`, for the schema.
         reset_observation_cls: The type that its `reset` returns, if that differs from `observation_cls`.
-        settings: Read from the process's environment if None.
+        settings: The settings; by default read from environment variables.
 
     Raises:
         TypeError: `env` is an instance.
-        ValueError: Both `max_concurrent_envs` and `concurrency_config` were given, or a limit below 1.
+        ValueError: Both `max_concurrent_envs` and `concurrency_config` were given, or a limit is below 1.
         ConcurrencyConfigurationError: More than one session for a class that does not support it.
-        UsageError: A setting, or the class's `execution`, is not valid, or the folder for records cannot be written.
+        UsageError: A setting or the class's `execution` is invalid, or the folder for records is not writable.
         MissingExtra: `tracing` is set, and the extra `otel` is not installed.
 
     Attributes:
@@ -103,8 +103,8 @@ class EnvironmentServer:
         action_type: The actions that clients may send: `action_cls`, and tool actions if there are tools.
         authenticator: Decides which requests may use the server.
         shared_sessions: The sessions that are used over HTTP.
-        report: Lists the sessions of all worker processes, for `GET /sessions`; None: there is only one process.
-        recorder: Records sessions; None: recording is off.
+        report: Lists the sessions of all worker processes, for `GET /sessions`; None for a single process.
+        recorder: Records sessions; None if recording is off.
         connections: The open connections of v2.
         deadlines: Watches the deadlines of their calls.
         app_keepalive: Watches clients that promised a message in every period.
@@ -175,12 +175,12 @@ class EnvironmentServer:
 
     @property
     def active_sessions(self) -> int:
-        """Sessions that hold a slot now."""
+        """The number of sessions that hold a slot now."""
         return self.manager.active
 
     @property
     def max_sessions(self) -> int:
-        """Most sessions at one time."""
+        """Most concurrent sessions."""
         return self.manager.limits.max_sessions
 
     max_concurrent_envs = max_sessions
@@ -199,7 +199,7 @@ class EnvironmentServer:
 
     @cached_property
     def schemas(self) -> dict[str, dict[str, Any]]:
-        """JSON Schemas by name: what `GET /schema` answers."""
+        """JSON Schemas by name: the response of `GET /schema`."""
         parts = {
             "action": self.action_cls,
             "observation": self.observation_cls,
@@ -226,15 +226,15 @@ class EnvironmentServer:
         def read(data: Any) -> Any:
             try:
                 text = to_json(data, inf_nan_mode="constants")
-            except (ValueError, RecursionError) as error:  # text that is no UTF-8, nesting without end
-                raise InvalidAction(f"the action is no JSON that can be read: {error}") from None
+            except (ValueError, RecursionError) as error:  # text that is not UTF-8, unlimited nesting
+                raise InvalidAction(f"the action is not valid JSON: {error}") from None
             return reader(text)
 
         return read
 
     @property
     def unready(self) -> str | None:
-        """Why the server cannot open a session, now or when others end; None: it can."""
+        """Why the server cannot open a session, even after others end; None if it can."""
         if not self.serving():
             return "the server is stopping, or its workers have not all started"
         most, stuck = self.max_sessions, self.manager.stuck
@@ -242,9 +242,9 @@ class EnvironmentServer:
             return None
         slots = "the one session slot is" if most == 1 else f"all {most} session slots are"
         return (
-            f"{slots} held by calls that do not return, and as many threads as may be are abandoned already "
-            "(max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS): start the server anew; "
-            "--isolation process stops such calls"
+            f"{slots} held by calls that do not return, and the limit of abandoned threads is reached "
+            "(max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS): restart the server; "
+            "with --isolation process it can stop such calls"
         )
 
     def get_capacity_status(self) -> ServerCapacityStatus:
@@ -254,10 +254,10 @@ class EnvironmentServer:
     def connect(
         self, channel: Channel, subprotocol: str | None = None, principal: Principal = ANONYMOUS
     ) -> V1Connection | V2Connection:
-        """Opens a conversation over any transport: WebSocket, fast path, in process.
+        """Opens a connection over any transport: WebSocket, fast path, in process.
 
         Args:
-            channel: The way to the client.
+            channel: Sends frames to the client.
             subprotocol: The negotiated subprotocol (`openenv.protocol.codecs`); None: v1.
             principal: The client of the connection.
 
@@ -304,10 +304,11 @@ class EnvironmentServer:
             await on_thread(self.recorder.close)
 
     def sessions_here(self) -> list[dict[str, Any]]:
-        """Facts of each session of this process: its state, for how long, and its client.
+        """Describes each session of this process: its state, its age and its client.
 
         Returns:
-            For each its `id`, `state`, `age_s`, `idle_s` (None unless it waits), `steps`, `worker` and `peer`.
+            A dict for each session: `id`, `state`, `age_s`, `idle_s` (None unless it is live), `steps`, `worker` and
+            `peer`. Times are in seconds.
         """
         now = time.monotonic()
         return [

@@ -31,7 +31,7 @@ from .v2_session import SessionRequest, V2Session
 if TYPE_CHECKING:
     from .v2 import ReplySender
 
-# Most environments close within this time.
+# Seconds within which most environments close.
 CLOSING_S = 0.1
 _ENDED = (SessionState.CLOSING, SessionState.GONE)
 
@@ -41,16 +41,16 @@ class SessionTable:
     """The sessions of a connection.
 
     Attributes:
-        manager: Where sessions are opened.
-        protocol: How replies are written.
+        manager: Opens sessions.
+        protocol: Writes replies.
         settings: The limits.
         deadlines: Watches the deadlines of calls.
         principal: The client of the connection.
         replies: Sends replies and events to the client.
-        life: When something was last heard on the connection.
+        life: When the client last sent a frame on the connection.
         v2_sessions: The sessions, by their ids.
-        restricted: Whether the client's key does not allow everything.
-        trail: Where calls are traced; None: nowhere.
+        restricted: Whether the client's key lacks the scope control.
+        trail: Traces calls; None if they are not traced.
     """
 
     manager: SessionManager
@@ -78,19 +78,19 @@ class SessionTable:
 
     @property
     def remaining(self) -> list[Session]:
-        """The sessions that are not gone, also those that the client closed or that lost their connection."""
+        """The sessions that have not ended completely, including closing and detached ones."""
         users = (session.user for session in self.manager.sessions)
         return [user.session for user in users if isinstance(user, V2Session) and user.table is self]
 
     def cancel(self, request: int) -> bool:
-        """Gives up the calls of a request, all of them for a batch. False if the request waits for none."""
+        """Cancels the calls of a request: all of them for a batch. False if the request waits for no call."""
         found = False
         for v2_session in list(self.v2_sessions.values()):  # all of them: a batch waits for many
             found |= v2_session.cancel(request)
         return found
 
     def abandon(self) -> None:
-        """The connection is gone. Its sessions wait a limited time for their client to come back."""
+        """The connection is lost. Its sessions wait `resume_window_s` for their client to come back."""
         for v2_session in list(self.v2_sessions.values()):
             if self.settings.resume_window_s:
                 v2_session.detach()
@@ -100,30 +100,30 @@ class SessionTable:
             self._leaving = asyncio.get_running_loop().call_later(self.settings.resume_window_s, self._leave)
 
     def end(self) -> None:
-        """Ends the sessions: the client will not come back."""
+        """Ends the sessions of a client that will not come back."""
         for v2_session in list(self.v2_sessions.values()):
             v2_session.end()
 
     def _leave(self) -> None:
-        """The time to come back is over."""
+        """The client did not come back in time."""
         self._leaving = None
         for v2_session in list(self.v2_sessions.values()):
             v2_session.leave()
 
-    # What is asked, each by the connection itself or by a batch on it.
+    # Requests, each from the connection itself or from a batch on it.
 
     def open(self, message: messages.OpenOp, asker: Asker) -> None:
         if message.options:
             names = f"{', '.join(message.options)!r:.200}"
-            raise UsageError(f"this server has no options for open: drop {names}")
+            raise UsageError(f"this server supports no options of open: remove {names}")
         if not self._is_there(message.session, message.token, asker):
             self._begin(message, asker)
 
     def _is_there(self, name: str | None, token: str | None, asker: Asker) -> bool:
-        """Whether there is a session of that name; if so, its client has been answered with it.
+        """Whether a session with that id is open. If so, this answers its client.
 
         Raises:
-            OpenEnvError: This client has no such session, and cannot begin one.
+            OpenEnvError: The session belongs to another client, or cannot be opened now.
         """
         if name is not None and name in self.v2_sessions:
             self.v2_sessions[name].open_again(asker)
@@ -149,12 +149,12 @@ class SessionTable:
             raise self._unknown(message.session)
         if not _token_matches(v2_session, message.token):
             raise errors.Unauthorized(
-                f"not the token of session {session.id}: attach with the one that open answered"
+                f"wrong token for session {session.id}: attach with the token in the reply to open"
             )
         self._take_over(v2_session, asker)
 
     def call(self, message: SessionRequest | messages.CallToolOp, asker: Asker, due: float | None) -> None:
-        """Has a session execute a call. `due`: when it must be answered, if the call sets no deadline."""
+        """Passes a call to its session. `due`: the default deadline in monotonic seconds."""
         if isinstance(message, messages.CallToolOp):
             action = {"type": "call_tool", "tool_name": message.tool, "arguments": message.arguments}
             raw = Raw(self.protocol.codec.encode(action))
@@ -187,7 +187,7 @@ class SessionTable:
     def refuse(self, message: messages.RefusedOp, asker: Asker) -> None:
         raise message.error
 
-    # What the sessions ask of their table.
+    # Called by the sessions.
 
     def opened(self) -> None:
         self._opening -= 1
@@ -208,7 +208,7 @@ class SessionTable:
         known = None if message.new is None else self.manager.find(message.new)
         try:
             if known is not None and getattr(known.user, "forked_from", None) != v2_session.session.id:
-                other = f"session {message.new!r} is open already, and no fork of {v2_session.session.id!r}"
+                other = f"session {message.new!r} is already open, and is not a fork of {v2_session.session.id!r}"
                 raise UsageError(f"{other}: choose another id")
             if not self._is_there(message.new, message.token, asker):
                 self._begin(message, asker, Origin(v2_session.session, freed))
@@ -222,10 +222,8 @@ class SessionTable:
         if source is None:  # another connection has it
             session = self.manager.find(name)
             if session is None or session.state in _ENDED or not isinstance(session.user, V2Session):
-                here = "it has ended, was never there, or is on another server or worker process"
-                raise UsageError(
-                    f"there is no session {name!r} to go on from: {here}, so fork a session in its place"
-                )
+                here = "it has ended, never existed, or is on another server or worker process"
+                raise UsageError(f"there is no session {name!r} to restore from: {here}; fork a session instead")
             source = session.user
             if not _token_matches(source, message.token):
                 other = f"session {name!r} belongs to another connection"
@@ -234,7 +232,7 @@ class SessionTable:
         while behind is not None:
             if behind is v2_session:
                 circle = f"session {v2_session.session.id!r} cannot wait for the state of {name!r}"
-                raise UsageError(f"{circle}, which waits for its own: restore one after the other")
+                raise UsageError(f"{circle}, which waits for it in turn: restore one after the other")
             behind = behind.awaits
         return source
 
@@ -258,21 +256,21 @@ class SessionTable:
             self._leaving = None
 
     def _forbidden(self, message: SessionRequest) -> OpenEnvError | None:
-        """The error if the client's key does not allow the call; such a call is refused, and uses no number."""
+        """The error if the client's key does not permit the call; such a call is refused, and uses no number."""
         right, what = Right.DRIVE, str(type(message).__struct_config__.tag)
         if type(message) is messages.McpOp:
             right = Right.TOOLS
         elif type(message) is messages.StepOp:
-            what = "a step that is no tool call"
+            what = "a step that is not a tool call"
             # A step with an invalid action is not a tool call either.
             with contextlib.suppress(errors.InvalidAction):
                 right = Right.TOOLS if is_tool_call(self.protocol.action(message.action)) else Right.DRIVE
         return None if allows(self.principal.scope, right) else refusal(self.principal.scope, what)
 
     def _take_over(self, v2_session: V2Session, asker: Asker, again: bool = False) -> None:
-        """Takes a session over. `again`: its client repeats `open`, and does not attach."""
+        """Moves a session to this connection. `again`: its client repeats `open` and does not attach."""
         try:
-            # Before anything changes: one codec can encode values that the other cannot, as integers of any length.
+            # Fails before anything changes: one codec can encode values that the other cannot (large integers).
             reply = self.protocol.ok(v2_session.resume_facts())
         except (ValueError, errors.InvalidMessage) as error:
             unsayable = f"the last reply of session {v2_session.session.id} {error}"
@@ -289,11 +287,11 @@ class SessionTable:
             self.replies.answer(asker, v2_session.session.id, reply)
 
     def _settle(self, session: Session) -> None:
-        """Gives a session to this connection. It still counts for the key that opened it."""
+        """Assigns a session to this connection. It still counts for the key that opened it."""
         session.life, session.peer = self.life, self.principal.peer
 
     def _begin(self, message: messages.OpenOp | messages.ForkOp, asker: Asker, origin: Origin | None = None) -> None:
-        """Opens a session. With an origin, it begins with the state of that session."""
+        """Opens a session. With an origin, it begins with the state of the origin's session."""
         v2_session = V2Session(self, asker, message.token)
         opened: OnOpened = v2_session.opened
         if self.trail is not None:

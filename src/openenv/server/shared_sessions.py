@@ -1,4 +1,4 @@
-"""Sessions that requests and connections share: one request opens them, others use them by name."""
+"""Sessions that several requests and connections share: one request opens a session, others refer to it by id."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .auth import Principal
 StartCall = Callable[[Session, Done], None]
 """Begins one call of a session: `lambda session, done: session.reset({}, done)`."""
 
-# A call that may take longer need not be timed.
+# A longer time limit needs no timer.
 LONGEST_S = 86_400.0
 # Seconds that an environment has to close before the request to close its session is answered.
 CLOSING_S = 5.0
@@ -33,7 +33,7 @@ class PendingCall:
 
     Args:
         start: Begins it.
-        done: Called at its end; None after that, and when no caller waits any more.
+        done: Called at its end; None after that, and when no caller waits for it.
     """
 
     __slots__ = ("done", "start")
@@ -57,11 +57,11 @@ class SharedSession(CallQueue[PendingCall]):
         on_departed: Called once, when it has ended.
 
     Attributes:
-        id: Its name.
-        token: With it, a client can use the session without the key that opened it.
+        id: Its id.
+        token: Lets a client use the session without the key that opened it.
         session: The session. Outside of a call, only read it.
-        departed: Why it is gone; None while it is there.
-        lives: The signs of life of connections that are attached to it.
+        departed: The reason of its end; None while it is open.
+        lives: When each attached connection last sent something.
         on_lost: Called once each, if another client or the server ended it.
         page: The episode for the web UI (`page.episode.PageEpisode`); None unless the UI uses the session.
     """
@@ -95,7 +95,7 @@ class SharedSession(CallQueue[PendingCall]):
     async def call(
         self, start: StartCall, timeout_s: float | None = None, encode: Callable[[Any], Any] | None = None
     ) -> Any:
-        """Does one call, after all earlier calls.
+        """Executes one call, after all earlier calls.
 
         If the caller is cancelled, a waiting call never begins, and a running call is stopped if its executor can do
         that; the session stays.
@@ -107,7 +107,7 @@ class SharedSession(CallQueue[PendingCall]):
                 same object every time, and change it.
 
         Raises:
-            StepTimeout: The time is over. If the call runs on a thread, which cannot be stopped, the session is gone.
+            StepTimeout: The time has passed. If the call runs on a thread, which cannot be stopped, the session ends.
             UnknownSession: The session is gone.
             SessionLost: The session ends before the call does.
             TooManyCalls: The limit of waiting calls is reached (`max_in_flight`).
@@ -141,15 +141,15 @@ class SharedSession(CallQueue[PendingCall]):
             raise StepTimeout(f"a call of session {self.id} {waited}")
         late = f"a call of session {self.id} gave no answer within {timeout_s:g} s (timeout_s)"
         late = f"{late}, {self.session.timeout_outcome}"
-        raise StepTimeout(late if self.stop(pending) else f"{late}: open another one")
+        raise StepTimeout(late if self.stop(pending) else f"{late}: open another session")
 
     def submit(self, start: StartCall, done: Done, next_: bool = False) -> PendingCall:
-        """The same for callbacks: `done` is called at the end of the call, perhaps before this returns.
+        """Like `call`, with a callback: `done` is called at the end of the call, perhaps before this returns.
 
         Args:
             start: Begins the call.
             done: Called at its end.
-            next_: Puts it before all waiting calls: for a part of the call that just ends.
+            next_: Puts it before all waiting calls: for a continuation of the call that is ending.
         """
         pending = PendingCall(start, done)
         if self.ended:
@@ -158,13 +158,13 @@ class SharedSession(CallQueue[PendingCall]):
             self._wait(pending, first=True)
         elif len(self._waiting) >= self._max_waiting:
             limit = f"{self._max_waiting} calls of session {self.id} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
-            pending.answer(None, TooManyCalls(f"{limit} wait for their turn: take replies before sending more"))
+            pending.answer(None, TooManyCalls(f"{limit} wait for their turn: receive replies before sending more"))
         else:
             self._wait(pending)
         return pending
 
     def withdraw(self, pending: PendingCall, stop: bool = True) -> None:
-        """Gives up a call: one that waits is not begun, and one that runs may be stopped."""
+        """Cancels a call: a waiting call never begins, and a running call may be stopped."""
         pending.done = None
         if pending is not self.running:
             self._remove(pending)
@@ -214,7 +214,7 @@ class SharedSession(CallQueue[PendingCall]):
 
     @property
     def ended(self) -> bool:
-        """Whether it has stopped taking calls."""
+        """Whether it no longer accepts calls."""
         return self.departed is not None or self.session.state in _ENDED
 
     def gone(self) -> UnknownSession:
@@ -222,13 +222,13 @@ class SharedSession(CallQueue[PendingCall]):
         return UnknownSession(self.id, self._farewell())
 
     def admits(self, principal: Principal, token: str | None) -> bool:
-        """Whether a client may use it: with the key that opened it, or with its token."""
+        """Whether a client may use it: it needs the key that opened it, or its token."""
         if token is not None:
             return secrets.compare_digest(self.token.encode(), token.encode("utf-8", "replace"))
         return principal.holder == self._holder
 
     def renew(self) -> None:
-        """A connection was attached or left: with an attached connection, the session is not idle."""
+        """A connection was attached or detached: a session with an attached connection is not idle."""
         self.session.life = self.lives[-1] if self.lives else None
 
     def _begin(self, pending: PendingCall) -> None:
@@ -316,15 +316,15 @@ class SharedSessions:
         return shared
 
     def find(self, session_id: str, principal: Principal, token: str | None = None) -> SharedSession:
-        """The session of that name.
+        """The session with that id.
 
         Args:
-            session_id: Its name.
+            session_id: Its id.
             principal: The client that asks.
             token: Lets a client with another key use it.
 
         Raises:
-            UnknownSession: There is no such session, or it has ended; the message says why, if that is known.
+            UnknownSession: There is no such session, or it has ended; the message gives the reason, if known.
             Unauthorized: It belongs to another key, or the token is wrong.
         """
         shared = self.look_up(session_id, principal, token)
@@ -333,13 +333,13 @@ class SharedSessions:
         return shared
 
     def look_up(self, session_id: str, principal: Principal, token: str | None = None) -> SharedSession:
-        """The same, also for a session that ended recently."""
+        """Like `find`, but also returns a session that ended recently."""
         shared = self._sessions.get(session_id)
         if shared is None:
             advice = "open one with POST /sessions; a session ends with the worker process that it was opened in"
             raise UnknownSession(session_id, f"no session {session_id[:80]!r} on this server: {advice}")
         if not shared.admits(principal, token):
-            raise Unauthorized(f"session {session_id} was opened with another key: show that one, or its token")
+            raise Unauthorized(f"session {session_id} was opened with another key: send that key, or its token")
         return shared
 
     def _forget_later(self, shared: SharedSession) -> None:
@@ -352,16 +352,16 @@ class SharedSessions:
 
 
 class AttachedSession:
-    """Lets a connection of v1 use a shared session like its own `Session` (`/ws?session_id=...`).
+    """Lets a v1 connection use a shared session like its own `Session` (`/ws?session_id=...`).
 
     Args:
         sessions: The shared sessions.
-        principal: The client, and the name of the session that it asks for.
-        opened: Called when the session is found, or not.
+        principal: The client, and the id of the session that it asks for.
+        opened: Called when the session was found, or with the error.
         on_lost: Called with the reason if another client or the server ends the session.
 
     Attributes:
-        life: The sign of life of the connection.
+        life: When the connection last sent something.
         holder, peer: The client of the connection.
     """
 
@@ -420,12 +420,12 @@ class AttachedSession:
         self._do(lambda session, answer: session.call(operation, argument, answer), done)
 
     def refused(self, error: Exception) -> None:
-        """The result of its call cannot be sent, as `Session.refused`."""
+        """The result of its call cannot be sent (see `Session.refused`)."""
         if self._shared is not None:
             self._shared.session.refused(error)
 
     def close(self) -> None:
-        """Leaves. Its running call goes on, and its waiting call never begins."""
+        """Detaches. Its running call continues, and its waiting call never begins."""
         shared, self._shared = self._shared, None
         if shared is None:
             return
@@ -438,7 +438,7 @@ class AttachedSession:
 
     def _do(self, start: StartCall, done: Done) -> None:
         if self._shared is None:
-            return  # it has left
+            return  # it has detached
 
         def answered(result: Any, error: BaseException | None) -> None:
             self._pending = None

@@ -1,4 +1,4 @@
-"""Ask an environment for its tasks: its class if that is enough, else an instance made for the question."""
+"""Ask an environment for its tasks: ask its class if possible, otherwise an instance made for the question."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class _TaskQuery(NamedTuple):
 async def ask_environment(server: EnvironmentServer, principal: Principal, method: str, **arguments: Any) -> Any:
     """Calls one of the methods of a `TaskProvider`.
 
-    A method of the class itself (static, class method) is called on it, off the event loop. For others a session is
-    opened, and closed after the call.
+    A static method or class method is called on the class, off the event loop. For other methods a session is opened,
+    and closed after the call.
 
     Args:
         server: The server of the environment.
@@ -58,15 +58,15 @@ async def ask_environment(server: EnvironmentServer, principal: Principal, metho
 
     Raises:
         TasksUnsupported: The environment has no such method.
-        UsageError: There is no such split, or no such task; `data["num_tasks"]` says how many there are.
+        UsageError: There is no such split, or no such task; `data["num_tasks"]` is the number of tasks.
         CapacityError: An instance is needed and every slot is taken.
         EnvironmentFailed: The method, or the constructor, raised.
     """
     question = _TaskQuery(method, arguments)
     cls = class_of(server.env_factory)
     if cls is not None and not callable(getattr(cls, method, None)):
-        raise TasksUnsupported(f"{server.env_name} has no tasks to tell of: {cls.__name__} has no method {method}")
-    # Questions that the class can answer need no instance, nor do the questions after a wrong one.
+        raise TasksUnsupported(f"{server.env_name} provides no tasks: {cls.__name__} has no method {method}")
+    # Questions that the class can answer need no instance, nor do the follow-up questions that explain an error.
     if (
         cls is not None
         and server.manager.shares_process
@@ -82,12 +82,12 @@ async def ask_environment(server: EnvironmentServer, principal: Principal, metho
 
 
 def ask_session(session: Session, question: TasksOp, answered: Done) -> None:
-    """Asks the environment of a session, which executes nothing.
+    """Asks the environment of a session that executes no call.
 
     Args:
         session: The session of the environment.
         question: The question.
-        answered: Gets the answer as plain JSON values, or an error of the kinds that `ask` raises.
+        answered: Gets the answer as plain JSON values, or an error that `ask_environment` raises.
     """
     given = {"split": question.split, "index": question.index, "start": question.start, "stop": question.stop}
     wanted = {name: given[name] for name in ARGUMENTS[question.method]}
@@ -131,7 +131,7 @@ def _without_fault(answer: Any, name: str) -> Any:
     """A valid answer; raises the error for a wrong question."""
     if isinstance(answer, dict) and _FAULT in answer:
         if answer[_FAULT] == TasksUnsupported.__name__:
-            raise TasksUnsupported(f"{name} has no tasks to tell of: {answer['message']}")
+            raise TasksUnsupported(f"{name} provides no tasks: {answer['message']}")
         raise UsageError(answer["message"], data=answer["data"])
     return answer
 
@@ -155,7 +155,7 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if hasattr(value, "__dict__") and not callable(value):
         return {name: held for name, held in vars(value).items() if not name.startswith("_")}
-    raise TypeError(f"a {type(value).__name__} is none of its values")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 # A wrong question is reported as an answer: our exceptions and other objects cannot leave the process of the
@@ -171,7 +171,8 @@ async def _awaited(answer: Awaitable[Any], method: str) -> Any:
     """Awaits a method of foreign code in a task of the server.
 
     Raises:
-        StepFailed: The method raised, also `KeyboardInterrupt` or `SystemExit`, which would end the event loop.
+        StepFailed: The method raised. This includes `KeyboardInterrupt` and `SystemExit`, which would end the event
+            loop.
     """
     task = asyncio.current_task()
     try:
@@ -186,7 +187,7 @@ async def _awaited(answer: Awaitable[Any], method: str) -> Any:
 
 
 def _answer(provider: Any, question: _TaskQuery) -> Any:
-    """The operation that asks an environment, or its class; returns a coroutine for a method that is one."""
+    """The operation that asks an environment or its class. Returns a coroutine for an asynchronous method."""
     method = getattr(provider, question.method, None)
     if not callable(method):
         name = (provider if isinstance(provider, type) else type(provider)).__name__
@@ -198,12 +199,12 @@ def _answer(provider: Any, question: _TaskQuery) -> Any:
         inquiry.send(None)
     except StopIteration as answered:
         return answered.value
-    raise AssertionError("waits for nothing")
+    raise AssertionError("a coroutine that must not wait has waited")
 
 
 async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: bool) -> Any:
-    """Waits only if it may."""
-    # A negative index has no meaning here, though the environment might answer: Python takes -1 for the last.
+    """Calls a method; waits for its result only if `may_wait`."""
+    # A negative index is invalid, though the environment might answer it: in Python, -1 is the last item.
     index, start, stop = (question.arguments.get(name) for name in ("index", "start", "stop"))
     if min(index or 0, start or 0, stop or 0) < 0 or (start is not None and stop is not None and start > stop):
         return await _out_of_range(provider, question.arguments, may_wait)
@@ -221,7 +222,7 @@ async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: b
 
 
 async def _explained(provider: Any, arguments: dict[str, Any], error: Exception, may_wait: bool) -> Any:
-    """The error in the question; None if the environment failed."""
+    """The error if the question was wrong; None if the environment failed."""
     split = arguments.get("split")
     names = await _said(provider, may_wait, "list_splits")
     if split is not None and isinstance(names, (list, tuple)):
@@ -238,12 +239,12 @@ async def _out_of_range(provider: Any, arguments: dict[str, Any], may_wait: bool
     wanted = f"split {split!r:.80} has no task of {', '.join(f'{name} {value}' for name, value in asked.items())}"
     if not isinstance(count, int):
         return _fault(wanted)
-    there = f"there are {count}, from 0 to {count - 1}" if count else "there is none"
+    there = f"there are {count}, from 0 to {count - 1}" if count else "it has no tasks"
     return _fault(f"{wanted}: {there}", count)
 
 
 async def _said(provider: Any, may_wait: bool, method: str, *arguments: Any) -> Any:
-    """The answer of another method; None if it cannot be called now."""
+    """The answer of another method; None if that cannot be called here."""
     with contextlib.suppress(Exception):
         answer = getattr(provider, method)(*arguments)
         if not inspect.isawaitable(answer):
@@ -259,8 +260,8 @@ def splits_of(answer: Any) -> list[dict[str, Any]]:
     """The result of `list_splits` in the form for clients. Raises `StepFailed` if it is not a list of splits."""
     try:
         return [_split_of(split) for split in answer]
-    except Exception as error:  # the edge to foreign code: it may be anything
-        raise StepFailed(f"list_splits returned no list of splits: {error_text(error)}") from error
+    except Exception as error:  # the edge to foreign code: the answer may have any type
+        raise StepFailed(f"list_splits must return a list of splits: {error_text(error)}") from error
 
 
 def _split_of(split: Any) -> dict[str, Any]:

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from .v2_session import V2Session
 
-# A call is answered at most so long after its deadline, unless the event loop is busy.
+# Most seconds between the deadline of a call and its answer, unless the event loop is busy.
 SLOT_S = 0.025
 
 
 class Deadlines:
     """Calls `look` of each session after its first deadline.
 
-    A session with one call after the other, each with a deadline, is not entered again for each: at the deadline of
-    the first call, `look` returns the next deadline. So a call that ends in time, as nearly all do, costs only a
-    comparison.
+    A session with one call after the other is entered once and not for each deadline: at the deadline of the first
+    call, `look` returns the next deadline. So a call that ends in time, as nearly all do, costs only a comparison.
     """
 
     def __init__(self) -> None:
@@ -87,20 +86,20 @@ class KeepaliveTarget(Protocol):
     """A connection under watch."""
 
     def silent(self) -> bool:
-        """Whether its other end gave no sign of life since the last time this was asked."""
+        """Whether its other end was silent since the last call of this method."""
 
     def ping(self) -> None:
-        """Asks the other end for a sign of life."""
+        """Asks the other end to respond."""
 
     def cut(self) -> None:
-        """Ends the connection: nothing was heard for too long."""
+        """Ends the connection: its other end was silent for too long."""
 
 
 class AppKeepalive:
-    """The target for a connection with heartbeats that the client sends itself.
+    """The target for a connection whose client sends heartbeats.
 
     Args:
-        silent: Whether it said nothing since the last time this was asked.
+        silent: Whether the client was silent since the last call of this function.
         cut: Ends the connection.
     """
 
@@ -115,10 +114,10 @@ class AppKeepalive:
 
 
 class Keepalive:
-    """One timer for all connections of a server: a silent one is cut.
+    """One timer for all connections of a server. It cuts silent connections.
 
     Args:
-        interval_s: The time between beats; None or 0 watches nothing.
+        interval_s: Seconds between beats; None or 0 watches nothing.
         patience: Beats in a row at which a connection may be found silent before it is cut.
     """
 
@@ -130,7 +129,7 @@ class Keepalive:
 
     @classmethod
     def of_app(cls, period_s: float) -> Keepalive:
-        """For clients that send something in every period: cuts those that are silent for two; 0 watches nothing."""
+        """For clients that send a frame in every period: cuts those that are silent for two; 0 watches nothing."""
         return cls(period_s / LOOKS, PATIENCE)
 
     @property
@@ -158,9 +157,9 @@ class Keepalive:
             self._timer = None
 
     def beat(self) -> None:
-        """One interval has passed: cuts what stayed silent for too long, and pings the rest."""
+        """One interval has passed: cuts the connections that were silent for too long, and pings the others."""
         for target, silences in list(self._watched.items()):
-            if target not in self._watched:  # ended together with one that was cut
+            if target not in self._watched:  # cutting another connection has ended it
                 continue
             in_a_row = silences + 1 if target.silent() else 0
             if in_a_row >= self._patience:

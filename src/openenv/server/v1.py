@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("openenv.server")
 
-# The running frame while the session opens, and after its end.
+# Placeholder for the running frame while the session opens, and after its end.
 _NO_FRAME = b""
 
 CLOSE_NORMAL = 1000
@@ -33,13 +33,13 @@ CLOSE_INTERNAL_ERROR = 1011
 
 
 class Channel(Protocol):
-    """The way to one client. No method waits or fails: frames for a client that is gone are dropped."""
+    """Sends frames to one client. No method waits or fails: frames for a client that is gone are dropped."""
 
     def send(self, frame: bytes) -> None:
-        """Sends one frame of the type of its protocol: text, or binary for msgpack."""
+        """Sends one frame: text, or binary if the protocol is msgpack."""
 
     def close(self, code: int) -> None:
-        """Closes after the frames that were sent."""
+        """Closes after all frames have been sent."""
 
     def pause(self) -> None:
         """Asks for no more frames; some may still come."""
@@ -49,10 +49,10 @@ class Channel(Protocol):
 
 
 def oversized_reply(size: int, limit: int) -> StepFailed:
-    """The error that is sent instead of a reply that is too large."""
+    """The error that replaces an oversized reply."""
     return StepFailed(
         f"the reply has {size} bytes, over the limit of {limit} bytes (max_reply_mb, OPENENV_MAX_REPLY_MB): "
-        "have the environment return less, or raise both this and the client's max_message_size_mb"
+        "return less from the environment, or raise both this limit and the client's max_message_size_mb"
     )
 
 
@@ -67,10 +67,10 @@ def oversized_message(size: int | None, limit: int, advice: str = "") -> Message
 def log_error(error: OpenEnvError, session: str | None, episode: str | None, request: Any) -> None:
     """Counts and logs an error that a client gets for a call of a session."""
     METER.failed(error)
-    # A client chooses the name of a session: it may contain line breaks of a log.
+    # A client chooses the id of a session, which may contain line breaks.
     name = "-" if not session else session if session.isprintable() else repr(session)
     what, extra = f"{type(error).__name__}: {error.message:.2000s}", log_extra(session, episode, request)
-    # The traceback helps when the environment's code failed; it is noise when the client erred.
+    # A traceback helps when the environment's code failed. It is noise when the client made an error.
     logger.warning("session %.64s: %s", name, what, exc_info=error.__cause__, extra=extra)
 
 
@@ -80,9 +80,9 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
     The queue has frames, and errors that answer a frame in its place. All wait for the session to open.
 
     Args:
-        server: Opens the session. The channel is paused while `max_in_flight` frames wait for the call that runs, or
-            as many bytes as one message may have.
-        channel: The way to the client.
+        server: Opens the session. The channel is paused while `max_in_flight` frames, or the bytes of one message of
+            the largest size, wait for the running call.
+        channel: Sends frames to the client.
         principal: The client of the connection.
 
     Raises:
@@ -123,7 +123,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         self.life = LastSeen()
         # Bytes of the waiting frames.
         self._kept_bytes = 0
-        # Requests that were read: v1 has no ids for them.
+        # Requests read so far; the number serves as an id, which v1 lacks.
         self._requests = 0
         self._encode: Callable[[Any], bytes] = self._protocol.observation
         self._paused = False
@@ -147,7 +147,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         return self._session.id
 
     def receive(self, frame: bytes) -> None:
-        """Takes one text frame; its reply is sent after those of all earlier frames."""
+        """Handles one text frame. Its reply follows the replies to all earlier frames."""
         if self.running is not None or self._waiting:
             self._keep(frame)
         else:
@@ -194,7 +194,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             self._finish(CLOSE_NORMAL)
 
     def receive_binary(self, frame: bytes) -> None:
-        """Answers a binary frame with an error: v1 has none."""
+        """Answers a binary frame with an error: v1 has only text frames."""
         refusal = InvalidMessage(f"a binary frame of {len(frame)} bytes: protocol v1 speaks JSON in text frames")
         if self.running is not None or self._waiting:
             self._keep(refusal)
@@ -202,33 +202,33 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             self._report(refusal)
 
     def oversized(self, size: int | None) -> None:
-        """The client sent a frame over the limit; the conversation ends here."""
+        """The client sent a frame over the limit: ends the connection."""
         self._lost(oversized_message(size, self._max_bytes), CLOSE_TOO_BIG)
 
     def disconnected(self) -> None:
-        """The client is gone, or has closed. May be called repeatedly."""
+        """The client has disconnected or closed the connection. May be called repeatedly."""
         self._ended = True
         self.running, self._waiting = _NO_FRAME, ()  # frames that arrive from now on are dropped
         self._session.close()
 
     def failed(self) -> None:
-        """Ends the conversation after an unexpected error of the server."""
+        """Ends the connection after an unexpected error of the server."""
         self._finish(CLOSE_INTERNAL_ERROR)
 
     def stop(self) -> None:
-        """The server ends now."""
+        """The server stops now."""
         self.disconnected()
 
     def announce(self, grace_s: float) -> None:
         """The server stops; v1 has no message for that."""
 
     async def aclose(self) -> None:
-        """Ends the conversation and waits until its environment is closed."""
+        """Ends the connection and waits until its environment is closed."""
         self.disconnected()
         await close_session(self._session)
 
     def _check(self, message: Any) -> None:
-        """Raises `Forbidden` if the client's key does not allow the frame."""
+        """Raises `Forbidden` if the client's key does not permit the frame."""
         kind, scope = message["type"], self.principal.scope
         if kind == "close":
             right = Right.CONNECT
@@ -236,12 +236,12 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             right = Right.TOOLS
         else:
             right = Right.DRIVE
-        what = "a step that is no tool call" if kind == "step" else kind
+        what = "a step that is not a tool call" if kind == "step" else kind
         if not allows(scope, right):
             raise refusal(scope, what)
 
     def _traced(self, message: Any) -> Done:
-        """`_answer`, with a span that ends there."""
+        """Wraps `_answer` in a tracing span."""
         trail = self.principal.trail
         assert trail is not None
         kind, session, episode = message["type"], self._session, self._session.episode
@@ -256,7 +256,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             self._lost(error)
 
     def _lost(self, error: OpenEnvError, code: int = CLOSE_NORMAL) -> None:
-        """Tells the client why it has no session, and closes."""
+        """Sends the client the reason why it has no session, and closes."""
         if not self._ended:
             self._report(error)
             self._finish(code)
@@ -291,7 +291,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
     def _begin(self, frame: bytes | OpenEnvError) -> None:
         if not isinstance(frame, OpenEnvError):
             self._kept_bytes -= len(frame)
-        if (  # a paused channel goes on when half of what may wait is gone
+        if (  # a paused channel resumes when the queue is below half of its limits
             self._paused
             and len(self._waiting) <= self._max_in_flight // 2
             and self._kept_bytes <= self._max_bytes // 2
@@ -304,7 +304,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             self._handle(frame)
 
     def _refuse(self, error: OpenEnvError) -> None:
-        """Answers a frame that is not a call, then the next frame has its turn."""
+        """Answers a frame that is not a call, then handles the next frame."""
         self._report(error)
         if not self._ended:
             self._end()

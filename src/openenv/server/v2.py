@@ -23,26 +23,26 @@ from .v1 import CLOSE_INTERNAL_ERROR, CLOSE_TOO_BIG, Channel, oversized_message
 if TYPE_CHECKING:
     from .server import EnvironmentServer
 
-# A large batch is answered in frames of about this size: the client can begin with the first.
+# A large batch is answered in frames of about this many bytes, so that the client can process the first one early.
 FRAME_BYTES = 1024 * 1024
-# Bytes around each result in a frame: place, session, and the map itself.
+# Bytes around each result in a frame: its index, its session, and the map itself.
 RESULT_OVERHEAD_BYTES = 100
-# Smaller requests are bounded by their number alone (`max_connection_in_flight`).
+# Only the number of smaller requests is limited (`max_connection_in_flight`).
 LARGE_BYTES = 4096
 
 
 @dataclass(slots=True, eq=False)
 class BatchReplies:
-    """The results of a batch that have not been sent, in the order in which they came.
+    """The unsent results of a batch, in the order in which they were ready.
 
     Attributes:
         id: The id of its request.
         left: Calls without a result.
-        enough: Results for a frame.
-        ready: Results that the next frame waits for.
+        enough: Number of results that fill a frame (`min_ready`).
+        ready: Number of results that the next frame waits for.
         size: Bytes of the results.
-        flush: Sends them in the next turn of the event loop; None: not asked for.
-        timer: Ends the waiting for `ready` results.
+        flush: Sends them in the next iteration of the event loop; None if not scheduled.
+        timer: Ends the wait for `ready` results.
     """
 
     id: int
@@ -59,15 +59,15 @@ class BatchReplies:
 class ReplySender:
     """Sends the replies of one connection, and counts the calls without a reply.
 
-    A batch is answered in one frame when all results are there, or in one whenever `min_ready` are, and in one after
-    `wait_s` with what there is then (or with the first result that comes). Results that come in the same turn of the
-    event loop leave together, so there may be more than `min_ready` in a frame.
+    By default one frame answers a batch, when all results are ready. With `min_ready`, a frame is sent each time that
+    this many results are ready. After `wait_s`, a frame has the results that are ready then (or the first one after
+    that). Results of the same iteration of the event loop share a frame, so it may have more than `min_ready`.
 
     Attributes:
         protocol: Writes frames.
-        channel: The way to the client. It is paused while the requests without a reply have too many bytes.
+        channel: Sends frames to the client. It is paused while the requests without a reply have too many bytes.
         settings: The limits.
-        ended: The connection has ended: nothing is sent any more.
+        ended: Whether the connection has ended, so that nothing is sent.
         unanswered: Calls without a reply.
         max_unanswered: The limit of `unanswered`.
     """
@@ -90,7 +90,7 @@ class ReplySender:
         self._max_frame_bytes = min(FRAME_BYTES, self.settings.max_message_bytes)
 
     def note_large(self, number: int, size: int) -> None:
-        """A request of so many bytes is held until it has its reply."""
+        """Counts the bytes of a large request until it has its reply."""
         self._large[number] = size
         self._large_bytes += size
         if self._large_bytes > self.settings.max_unsent_bytes and not self._paused:
@@ -137,7 +137,7 @@ class ReplySender:
             self.channel.send(frame)
 
     def end(self) -> None:
-        """The connection has ended: nothing is sent any more."""
+        """The connection has ended: sends nothing from now on."""
         self.ended = True
         for batch in self._batches.values():
             for timer in (batch.flush, batch.timer):
@@ -183,7 +183,7 @@ class V2Connection:
     Args:
         server: Has the sessions, and lists its capabilities in the first frame.
         protocol: Reads and writes frames.
-        channel: The way to the client.
+        channel: Sends frames to the client.
         principal: The client of the connection.
     """
 
@@ -204,13 +204,13 @@ class V2Connection:
 
     @property
     def session_id(self) -> str:
-        """For the log: the session, or how many there are."""
+        """For the log: the id of the session, or the number of sessions."""
         sessions = self._table.sessions
         return sessions[0].id if len(sessions) == 1 else f"({len(sessions)} of one connection)"
 
     @property
     def life(self) -> LastSeen:
-        """When something was last heard on this connection."""
+        """When the client last sent a frame on this connection."""
         return self._table.life
 
     # What a transport calls.
@@ -230,12 +230,12 @@ class V2Connection:
             self._refuse(self._protocol.receive_other(frame).error)
 
     def oversized(self, size: int | None) -> None:
-        """The client sent a frame over the limit; the conversation ends here."""
+        """The client sent a frame over the limit: ends the connection."""
         self._refuse(oversized_message(size, self._max_bytes, ": send less in one message"))
         self._finish(CLOSE_TOO_BIG)
 
     def disconnected(self) -> None:
-        """The client is gone, or has closed. May be called repeatedly."""
+        """The client has disconnected or closed the connection. May be called repeatedly."""
         if self._replies.ended:
             return
         self._replies.end()
@@ -243,11 +243,11 @@ class V2Connection:
         self._server.connections.discard(self)
 
     def failed(self) -> None:
-        """Ends the conversation after an unexpected error of the server."""
+        """Ends the connection after an unexpected error of the server."""
         self._finish(CLOSE_INTERNAL_ERROR)
 
     def stop(self) -> None:
-        """The server ends now: the sessions here end too, and the client learns that it need not come back."""
+        """The server stops now: ends the sessions and tells the client not to reconnect."""
         for session in self._table.sessions:
             session.end(SessionLost("the server was stopped"))
         self.disconnected()
@@ -257,7 +257,7 @@ class V2Connection:
         self._replies.send(self._protocol.event("draining", {"grace_s": grace_s}))
 
     async def aclose(self) -> None:
-        """Ends the conversation and waits until its environments are closed."""
+        """Ends the connection and waits until its environments are closed."""
         self.disconnected()
         remaining = self._table.remaining
         self._table.end()
@@ -279,7 +279,7 @@ class V2Connection:
         elif number <= self._last_id:
             # With that id, the client could take the error for the reply to the earlier request.
             last = self._last_id
-            self._refuse(InvalidMessage(f"id {number} is not larger than the last one, {last}: count ids upwards"))
+            self._refuse(InvalidMessage(f"id {number} is not larger than the last one, {last}: use increasing ids"))
         else:
             self._last_id = number
             self._table.life.heard_at = time.monotonic()
@@ -320,13 +320,13 @@ class V2Connection:
                 table.request(call, (number, place))
 
     def _refuse_more(self, number: int, count: int) -> None:
-        """Refuses a request with so many calls that the limit of unanswered calls would be passed."""
+        """Refuses a request whose calls would exceed the limit of unanswered calls."""
         replies = self._replies
         limit = f"{replies.max_unanswered} (max_connection_in_flight, OPENENV_MAX_CONNECTION_IN_FLIGHT)"
         waiting = f"{replies.unanswered - count} calls of this connection have no reply yet"
-        crowd = f"{waiting}, and {count} more would be over the limit of {limit}"
+        crowd = f"{waiting}, and {count} more would exceed the limit of {limit}"
         replies.unanswered -= count - 1
-        full = TooManyCalls(f"{crowd}: take replies, then send more")
+        full = TooManyCalls(f"{crowd}: receive replies before sending more")
         replies.answer((number, None), None, self._table.refusal(None, full, str(number)))
 
     def _refuse(self, error: OpenEnvError) -> None:
@@ -339,7 +339,7 @@ class V2Connection:
             self._channel.close(code)
 
 
-# Requests that are answered at once, and requests that make room.
+# Requests that are answered at once, and requests that free resources.
 _ALWAYS = (messages.CancelOp, messages.CloseOp, messages.HeartbeatOp)
 # Requests about the connection or the server, and the fields of their replies.
 _ANSWERS: dict[type[Any], Callable[[V2Connection, Any], dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""One session of protocol v2: its token, its numbered calls, and the reply that is kept for a repeat."""
+"""One session of protocol v2: its token, its numbered calls, and the reply that it keeps for a repeated call."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _NOT_EXECUTED = "waited for its turn for all of its deadline_s, and was not exec
 
 
 class StateCopyRequest(Struct, eq=False):
-    """A copy of a session's state, when its turn comes among the calls of that session.
+    """A request for a copy of a session's state. It waits for its turn among the calls of that session.
 
     Args:
-        taken: Called once: with the copy (to be used or discarded), or with the error.
+        taken: Called once: with the copy, which must be used or discarded, or with the error.
     """
 
     taken: Callable[[Snapshot | None, OpenEnvError | None], None] | None
@@ -59,22 +59,22 @@ class StateCopyRequest(Struct, eq=False):
 class V2Session(CallQueue[NumberedCall]):
     """One session of a connection; kept as the session's `user`.
 
-    Reset, step, restore and mcp are numbered calls. Opening the session is a call too, and later calls wait for its
-    end; so is a `StateCopyRequest` of another session.
+    Reset, step, restore and mcp are numbered calls. Opening the session is also a call, for which later calls wait.
+    So is a `StateCopyRequest` of another session.
 
     Args:
         table: The sessions of its connection.
         asker: The request that opens the session.
-        token: What another connection must show to take the session over; None makes one.
+        token: The secret with which another connection can attach to the session; None makes one.
 
     Attributes:
         session: The session of the environment; set after both are made.
         table: The sessions of the connection it belongs to now.
-        token: What another connection must show to take the session over.
+        token: The secret with which another connection can attach to the session.
         sequence: The numbers of its calls.
-        awaits: The session that its running call waits for, to copy the state of; None as a rule.
-        forked_from: The session that its first state was copied from; None for a session that is not a fork.
-        slot: When `look` is called next, in slots of `Deadlines`, which sets it; 0 for never.
+        awaits: The session whose state its running call waits to copy; usually None.
+        forked_from: The id of the session that its first state was copied from; None if it is not a fork.
+        slot: The slot of `Deadlines` in which `look` is called next; set by `Deadlines`, 0 for never.
     """
 
     __slots__ = (
@@ -115,12 +115,12 @@ class V2Session(CallQueue[NumberedCall]):
             if self._waiting:
                 self._advance()
         else:
-            # One that moved to another connection while it opened has no request to answer.
+            # A session that moved to another connection while it opened has no request to answer.
             self.table.released(self, error if opening.asker is None else None)
             self._dismiss(error)
 
     def lost(self, error: OpenEnvError) -> None:
-        """The session was ended by the server."""
+        """The server has ended the session."""
         self.table.released(self, error)
         self._dismiss(error if isinstance(error, SessionLost) else SessionLost(error.message))
 
@@ -132,19 +132,19 @@ class V2Session(CallQueue[NumberedCall]):
         return self.running is not None and self.running.message is None
 
     def open_again(self, asker: Asker) -> None:
-        """Answers a repeated `open`."""
+        """Answers a repeated `open` request."""
         if self.running is not None and self.running.message is None:
             self._join(self.running, asker)
         else:
             self._reply(asker, self.table.open_reply(self))
 
     def take(self, message: SessionRequest, asker: Asker, due: float | None) -> None:
-        """Executes a call, now or when those before it have ended.
+        """Executes a call, now or after the calls before it.
 
         Args:
             message: The call.
-            asker: The request that it came with.
-            due: When it must be answered (monotonic seconds), for numbered calls that set no deadline.
+            asker: The request that contains it.
+            due: The default deadline (monotonic seconds) of a numbered call that sets none.
         """
         sequence = self.sequence
         if (
@@ -176,7 +176,7 @@ class V2Session(CallQueue[NumberedCall]):
             self.table.deadlines.watch(self, due)
 
     def cancel(self, request: int) -> bool:
-        """Gives up the calls of a request. False if the request waits for none here."""
+        """Cancels the calls of a request. False if the request waits for no call here."""
         concerned = [call for call in self._undecided() if call.waits_for(request)]
         for call in concerned:
             if call.message is None:
@@ -190,7 +190,7 @@ class V2Session(CallQueue[NumberedCall]):
         return bool(concerned)
 
     def look(self, now: float) -> None:
-        """Answers the calls that passed their deadlines, and stops the one that is running."""
+        """Answers the calls whose deadline has passed, and stops the running one."""
         for call in self._undecided():
             if call.due is None:
                 continue
@@ -207,20 +207,20 @@ class V2Session(CallQueue[NumberedCall]):
                     self.lost(SessionLost(what))
 
     def close(self, error: OpenEnvError) -> None:
-        """Ends the session; calls that are not answered yet are answered with the error."""
+        """Ends the session. Calls without a reply get the error."""
         self.table.released(self, None)
         self._dismiss(error)
         self.session.close()
 
     def detach(self) -> None:
-        """The connection is gone. The running call goes on, so that it can be repeated; the others are dropped."""
+        """The connection is lost. The running call continues, so that it can be repeated. Drops the waiting calls."""
         self._forget_waiting()
         if self.running is not None:
             self.running.take_askers()
         self.session.detach()
 
     def leave(self) -> None:
-        """Ends the session since no client came back in time; a running call with a deadline ends first."""
+        """Ends the session because no client came back in time. A running call with a deadline ends first."""
         running = self.running
         if running is not None and running.due is not None and running.early_reply is None:
             self._ends_after_call = True
@@ -228,13 +228,13 @@ class V2Session(CallQueue[NumberedCall]):
             self.end()
 
     def end(self) -> None:
-        """Ends the session without an answer to any call."""
+        """Ends the session without answering its calls."""
         self.table.released(self, None)
         self._rest()
         self.session.close()
 
     def move(self, table: SessionTable) -> None:
-        """Another connection takes the session. The running call goes on, so that it can be repeated."""
+        """Moves the session to another connection. The running call continues, so that the client can repeat it."""
         lost = SessionLost(f"session {self.session.id} was attached elsewhere: another connection has it now")
         self.table.released(self, lost)
         running, waiting = self.running, self._waiting
@@ -244,7 +244,7 @@ class V2Session(CallQueue[NumberedCall]):
         self._ends_after_call = False
         before = self._protocol
         self.table, self._protocol = table, table.protocol
-        if self._protocol is not before:  # what was answered is written again, for the client that reads it now
+        if self._protocol is not before:  # encode the stored replies again, in the codec of the new connection
             write = self._protocol.codec.body
             self.sequence.rewrite(lambda body: write(_reply_fields(before, body)), self._unfinished())
         self.session.attach()
@@ -252,7 +252,7 @@ class V2Session(CallQueue[NumberedCall]):
             table.deadlines.watch(self, running.due)
 
     def resume_facts(self) -> dict[str, Any]:
-        """The facts that a client needs to go on: the session's state, the last call that ended, and its reply."""
+        """The facts that a client needs to resume: the session's state, the last completed call, and its reply."""
         state = self.session.state
         if state is SessionState.DETACHED:
             state = SessionState.LIVE  # from now on
@@ -261,7 +261,7 @@ class V2Session(CallQueue[NumberedCall]):
         return facts if last is None else {**facts, "last": _reply_fields(self._protocol, last)}
 
     def _repeat(self, seq: int, asker: Asker) -> None:
-        """Answers a call that does not have the next number."""
+        """Answers a call whose number is not the next one."""
         found = self.sequence.find(seq, self._unfinished())
         if isinstance(found, NumberedCall):
             self._join(found, asker)
@@ -281,7 +281,7 @@ class V2Session(CallQueue[NumberedCall]):
 
     def _begin(self, call: NumberedCall) -> None:
         if call.early_reply is None and call.due is not None and call.due <= time.monotonic():
-            # The timer is late: the loop was busy.
+            # The timer is late because the event loop was busy.
             call.early_reply = self._late(call, _NOT_EXECUTED)
         if call.early_reply is not None:
             self._conclude(call, call.early_reply)
@@ -342,23 +342,23 @@ class V2Session(CallQueue[NumberedCall]):
                 raise StepFailed(f"the reply cannot be sent: {fault}") from fault
             if len(body.fields) > self.table.max_reply_bytes:
                 raise oversized_reply(len(body.fields), self.table.max_reply_bytes)
-        except OpenEnvError as fault:  # others do not come
+        except OpenEnvError as fault:  # no other class is raised
             body = self._failed(call, fault)
         self._answered(call, body)
 
     def _restore(self, call: NumberedCall, source: V2Session) -> None:
-        """Goes on from the state of another session, as the running call asks, once that state is there."""
+        """Executes the running restore: continues from the state of another session, once that state is ready."""
 
         def taken(seed: Snapshot | None, error: OpenEnvError | None) -> None:
-            if self.running is not call:  # it was given up
+            if self.running is not call:  # it was cancelled, or its deadline has passed
                 if seed is not None:
                     seed.discard()
                 return
             self.awaits = None
             if seed is None:
                 assert error is not None
-                # The original error would look like the end of this session.
-                there = f"session {source.session.id!r} has no state to go on from: {error.message}"
+                # The client would take the original error for the end of this session.
+                there = f"session {source.session.id!r} has no state to restore: {error.message}"
                 self._fail(call, errors.UsageError(there) if isinstance(error, SessionLost) else error)
             else:
                 self.session.load(seed, source.session, restored)
@@ -379,8 +379,8 @@ class V2Session(CallQueue[NumberedCall]):
             self._answered(call, self._failed(call, error))
 
     def _answered(self, call: NumberedCall, body: Body) -> None:
-        """The end of a call that is neither reset nor step nor state."""
-        if self.running is call:  # else the session ends, and its calls are answered
+        """Answers the running call, which is neither reset nor step nor state."""
+        if self.running is call:  # otherwise the session is ending and has answered its calls
             self._conclude(call, call.early_reply or body)
 
     def _ended(self, call: NumberedCall) -> None:
@@ -391,7 +391,7 @@ class V2Session(CallQueue[NumberedCall]):
                 self.end()
 
     def _traced(self, call: NumberedCall, trail: ConnectionTracer) -> Done:
-        """`_finished`, with a span that ends there."""
+        """Wraps `_finished` in a tracing span."""
         message, episode = call.message, self.session.episode
         if type(message) is RestoreOp:
             return self._finished
@@ -403,7 +403,7 @@ class V2Session(CallQueue[NumberedCall]):
 
     def _finished(self, result: Any, error: BaseException | None) -> None:
         call = self.running
-        if call is None:  # the session ends, and its calls are answered
+        if call is None:  # the session is ending and has answered its calls
             return
         if call.early_reply is not None:
             self._conclude(call, call.early_reply)
@@ -433,7 +433,7 @@ class V2Session(CallQueue[NumberedCall]):
         return self.table.refusal(self.session.id, error, name_of(call.asker))
 
     def _conclude(self, call: NumberedCall, body: Body) -> None:
-        """The running call has come to its end."""
+        """Ends the running call with a reply."""
         self.running = None
         if call.seq:
             self.sequence.completed, self.sequence.last = call.seq, body
@@ -452,12 +452,12 @@ class V2Session(CallQueue[NumberedCall]):
             self.table.replies.answer(asker, self.session.id, body)
 
     def _give_up(self, call: NumberedCall, body: Body) -> None:
-        """Answers a call before it has ended, or begun."""
+        """Answers a call before it has ended, or before it has begun."""
         call.early_reply = body
         self._answer(call, body)
 
     def _waits_no_longer(self, call: NumberedCall) -> bool:
-        """Ends a call that was given up, if it only waits for another session."""
+        """Ends a cancelled call if it only waits for another session. Returns whether it did."""
         if self.awaits is None or call.early_reply is None:
             return False
         self.awaits = None
@@ -469,7 +469,7 @@ class V2Session(CallQueue[NumberedCall]):
         return self._failed(call, errors.StepTimeout(f"{name} of session {self.session.id} {what}"))
 
     def _undecided(self) -> list[NumberedCall]:
-        """The unanswered calls, the running one last: the calls behind it must not begin when it ends."""
+        """The unanswered calls, the running one last, so that no waiting call begins when it ends."""
         calls = [call for call in self._unfinished() if call.early_reply is None]
         return sorted(calls, key=lambda call: call is self.running)
 
@@ -483,7 +483,7 @@ class V2Session(CallQueue[NumberedCall]):
                 self._answer(call, body)
 
     def _rest(self) -> None:
-        """Stops: no call is left."""
+        """Cleans up after the last call."""
         for call in self._clear():
             if type(call.message) is StateCopyRequest:
                 call.message.give(None, SessionLost(f"session {self.session.id} has ended"))
@@ -491,10 +491,10 @@ class V2Session(CallQueue[NumberedCall]):
             self.table.deadlines.forget(self)
 
     def _forget_waiting(self) -> None:
-        """Drops the waiting calls as if they had never come, and takes their numbers back."""
+        """Drops the waiting calls as if they had never arrived, and takes back their numbers."""
         copy_requests = [call.message for call in self._waiting if type(call.message) is StateCopyRequest]
         self._waiting = deque(self.sequence.rewind(self.running, self._waiting)) or ()
-        for copy_request in copy_requests:  # the callback may ask for another one at once
+        for copy_request in copy_requests:  # the callback may add another request at once
             copy_request.give(None, SessionLost(f"session {self.session.id} has lost its connection"))
 
     def _reply(self, asker: Asker, body: Body) -> None:
@@ -503,11 +503,11 @@ class V2Session(CallQueue[NumberedCall]):
     def _too_many(self) -> OpenEnvError:
         limit = f"{self.table.settings.max_in_flight} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
         crowd = f"more than {limit} calls of session {self.session.id} wait"
-        return errors.TooManyCalls(f"{crowd}: take replies, then send more")
+        return errors.TooManyCalls(f"{crowd}: receive replies before sending more")
 
 
 def _reply_fields(protocol: ServerProtocolV2, body: Body) -> dict[str, Any]:
-    """What a stored reply says."""
+    """The fields of a stored reply."""
     fields: dict[str, Any] = protocol.codec.decode(protocol.reply(1, body))
     del fields["id"]
     return fields

@@ -95,7 +95,7 @@ def test_signals_for_the_group_are_held_back(worker):
 def test_it_has_its_time_to_become_ready(worker):
     now = time.monotonic()
     assert worker.overdue(now) is None
-    assert worker.overdue(now + 61) == "was not ready in its time (worker_start_s)"
+    assert worker.overdue(now + 61) == "was not ready in time (worker_start_s)"
 
 
 def test_it_must_show_that_it_lives(table, worker):
@@ -115,7 +115,7 @@ def test_it_has_its_time_to_leave(worker):
     worker.leave(MessageKind.DRAIN, 5.0, now + 7)
     assert worker.phase is WorkerPhase.LEAVING
     assert worker.overdue(now + 6) is None
-    assert worker.overdue(now + 8) == "did not end in its time (grace_s)"
+    assert worker.overdue(now + 8) == "did not end in time (grace_s)"
 
 
 def test_one_that_is_still_starting_need_not_say_goodbye(worker):

@@ -43,7 +43,7 @@ def test_a_program_that_is_not_there():
 
 def test_a_program_that_ends_before_it_is_ready():
     message = run([sys.executable, "-c", "raise SystemExit(7)"])
-    assert message == "a worker process ended with exit code 7 before it was ready: see what it printed"
+    assert message == "a worker process ended with exit code 7 before it was ready: see its output"
 
 
 def test_a_program_that_is_killed_before_it_is_ready():
@@ -54,15 +54,12 @@ def test_a_program_that_is_killed_before_it_is_ready():
 
 def test_a_program_that_crashes_before_it_is_ready():
     message = run([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"])
-    assert (
-        message
-        == f"a worker process was killed by signal {signal.SIGSEGV:d} before it was ready: see what it printed"
-    )
+    assert message == f"a worker process was killed by signal {signal.SIGSEGV:d} before it was ready: see its output"
 
 
 def test_a_program_that_does_not_become_ready():
     message = run([sys.executable, "-c", "import signal; signal.pause()"], worker_start_s=0.2)
-    assert message.startswith("a worker process was not ready in its time (worker_start_s)")
+    assert message.startswith("a worker process was not ready in time (worker_start_s)")
 
 
 def test_without_room_for_files_the_door_is_left_alone_for_a_while():

@@ -21,7 +21,7 @@ from ..v2 import V2Connection
 
 logger = logging.getLogger("openenv.server")
 
-# Unsent bytes above which the client's frames are not read, as in asyncio's transports.
+# Unsent bytes above which the client's frames are not read; the same limit as in asyncio's transports.
 HIGH_WATER_BYTES = 64 * 1024
 LAST_WORDS_S = 2.0
 
@@ -85,7 +85,7 @@ async def _listen(websocket: WebSocket, channel: ASGIChannel, connection: V1Conn
 async def _end_unresponsive(
     channel: ASGIChannel, connection: V1Connection | V2Connection, sender: asyncio.Task[None]
 ) -> None:
-    """Ends the connection of a client that does not read, or is gone."""
+    """Ends the connection of a client that does not read, or has disconnected."""
     error = channel.verdict.result()
     METER.failed(error)
     session = connection.session_id
@@ -96,17 +96,17 @@ async def _end_unresponsive(
 
 
 class ASGIChannel:
-    """Sends in the order of the calls, from a separate task: ASGI's `send` must be awaited.
+    """Sends frames in order, from a separate task, because ASGI's `send` must be awaited.
 
     Args:
         binary: Whether frames are binary.
-        max_unsent: Bytes that may wait for the client to read.
+        max_unsent: Most bytes that may wait for the client to read.
 
     Attributes:
         readable: Set while frames of the client may be read.
-        verdict: Why the connection must end; None while it may go on.
-        heard: Whether the client sent something since the last look.
-        life: Gets the time of that.
+        verdict: A future that gets the error for which the connection must end.
+        heard: Whether the client sent a frame since the last call of `silent`.
+        life: Gets the time of each frame.
     """
 
     life: LastSeen

@@ -1,4 +1,4 @@
-"""Shared by all connections of one uvicorn server: its endpoint, and the frames of one tick of the event loop."""
+"""State that all connections of one uvicorn server share: the endpoint, and frames of one event loop iteration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .asgi import environment_socket
 
 logger = logging.getLogger("openenv.server")
 
-# Most requests that are read before they are executed: the sessions of so many stay in the processor's caches. With
+# Most requests that are read before they are executed: the sessions of this many stay in the processor's caches. With
 # 8,192 sessions that all step, a step costs the server 22.5 us of CPU, and 27.5 us if all input is read first.
 MOST_REQUESTS = 32
 # Most replies that are held back, and their bytes: the first one waits for the steps of the others, and the replies
@@ -72,7 +72,7 @@ class TickBatcher:
             self.finish()
 
     def reply(self, transmit: Callable[[bytes], None], frame: bytes) -> None:
-        """Has a frame sent, by `transmit(frame)`, with the others of this turn."""
+        """Has a frame sent, by `transmit(frame)`, with the others of this iteration."""
         self._replies.append((transmit, frame))
         self._bytes += len(frame)
         if len(self._replies) >= MOST_REPLIES or self._bytes >= MOST_BYTES:
@@ -81,7 +81,7 @@ class TickBatcher:
             asyncio.get_running_loop().call_soon(self._send)
 
     def afterwards(self, callback: Callable[[], None]) -> None:
-        """Has a function called when the replies of this turn have been sent."""
+        """Has a function called after the replies of this iteration have been sent."""
         if self._handling:
             self._after.append(callback)
         else:
@@ -97,7 +97,7 @@ class TickBatcher:
         for handler, frame in requests:
             try:
                 handler.receive(frame)
-            except BaseException as error:  # one connection's fault must not take the others' requests along
+            except BaseException as error:  # a failure of one connection must not drop the requests of the others
                 if from_signal(error):
                     raise
                 logger.exception("a request could not be handled; its connection is closed")
@@ -127,7 +127,7 @@ class TickBatcher:
             if began:
                 METER.observe_many(Phase.SEND, (time.monotonic() - began) / count, count)
         finally:
-            if replies:  # one has raised: the others still leave
+            if replies:  # one has raised: send the others nevertheless
                 asyncio.get_running_loop().call_soon(self._send)
 
 
@@ -142,8 +142,8 @@ class ServerContext:
     Attributes:
         server: The environment server.
         connections: The connections that uvicorn shuts down when it stops.
-        max_bytes: Largest message from a client.
-        max_unsent: Most bytes that may wait for a client that does not read.
+        max_bytes: Bytes of the largest message accepted from a client.
+        max_unsent: Most bytes that may wait for a client to read.
         keepalive: Watches all connections.
         batcher: Collects requests and replies of all connections.
     """
@@ -188,7 +188,7 @@ def server_inside(app: Any) -> EnvironmentServer | None:
 
 
 def _inner_app(app: Any) -> Starlette | None:
-    """Our app inside uvicorn's wrappers; None if its owner put other middleware before WebSockets."""
+    """Our app inside uvicorn's wrappers; None if its owner added middleware that handles WebSockets."""
     while isinstance(app, (ProxyHeadersMiddleware, MessageLoggerMiddleware)):
         app = app.app
     if not isinstance(app, Starlette) or not isinstance(getattr(app.state, "openenv", None), EnvironmentServer):

@@ -39,16 +39,16 @@ LINGER_S = 2.0
 
 
 class LingeringTransport:
-    """A transport with a `close` that lingers; everything else goes to the transport it wraps.
+    """A transport whose `close` lingers until the peer has closed. The rest is delegated to the wrapped transport.
 
     Args:
-        transport: The connection. Its protocol must already be the one that is to get `connection_lost`.
+        transport: The connection. Its protocol must already be the one that gets `connection_lost`.
     """
 
     def __init__(self, transport: asyncio.Transport):
         self._transport = transport
         self._lingering = False
-        # Bound here so that a write costs no detour.
+        # Bound here so that a write costs no extra call.
         self.write = transport.write
         self.get_write_buffer_size = transport.get_write_buffer_size
         self.get_extra_info = transport.get_extra_info
@@ -59,8 +59,8 @@ class LingeringTransport:
 
     def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
         """Writes a frame in parts."""
-        # picows lends the header out of a buffer that it uses again for the next frame, which may be long before a
-        # slow reader makes room for this one.
+        # The header is a view of a buffer that picows reuses for the next frame, perhaps long before a slow reader
+        # makes room for this one.
         self._transport.writelines([bytes(part) for part in parts])
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class LingeringTransport:
 
 
 class _Drain(asyncio.Protocol):
-    """Reads and forgets until the peer closes, then tells the protocol it stands in for."""
+    """Discards input until the peer closes, then notifies the protocol that it replaces."""
 
     def __init__(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol):
         self._transport = transport
@@ -122,7 +122,7 @@ class PicowsLog:
         return level >= logging.WARNING
 
     def log(self, *args: Any) -> None:
-        """Drops the notes on single frames."""
+        """Drops records about single frames."""
 
     debug = info = log
 
@@ -155,7 +155,7 @@ class Upgrade(NamedTuple):
         query: The part after the `?` of the URL, as it was sent.
         key: The client's nonce.
         fields: The headers, as `auth.header_fields` returns them.
-        subprotocol: The chosen one of the offered subprotocols; None: protocol v1.
+        subprotocol: The subprotocol chosen from the offered ones; None for protocol v1.
     """
 
     path: str
@@ -166,7 +166,7 @@ class Upgrade(NamedTuple):
 
     @classmethod
     def parse(cls, request: bytes) -> Upgrade | None:
-        """Reads a whole request; None if the answer is not an upgrade."""
+        """Reads a complete request; None if it cannot be upgraded."""
         head, *lines = request.split(b"\r\n")
         parts = (line.partition(b":") for line in lines if line)
         headers = header_fields((name, value.strip()) for name, _, value in parts)
@@ -181,7 +181,7 @@ class Upgrade(NamedTuple):
 
     @property
     def worker(self) -> str | None:
-        """The worker process that the client names, or else that of the session that it names."""
+        """The key of the worker process in the client's URL, or of the worker process that has the named session."""
         named = self._named("worker") or None
         session = None if named is not None else self.session
         return named if session is None else worker_of(session)
@@ -200,7 +200,7 @@ class Upgrade(NamedTuple):
         return parse_qs(self.query, True).get(name, [None])[0] if f"{name}=" in self.query else None
 
     def canonical(self) -> bytes:
-        """The request in the only form that picows takes (one `Connection` token, no extensions)."""
+        """The request in the only form that picows accepts (one `Connection` token, no extensions)."""
         return (
             b"GET / HTTP/1.1\r\nHost: openenv\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n\r\n" % self.key
@@ -213,7 +213,7 @@ CLOSE_GOING_AWAY = 1012
 CLOSE_PROTOCOL_ERROR = 1002
 # Looking a member up on its Enum class costs as much as sending a byte string.
 _TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
-# The keepalives that have not yet asked for signs of life: each looks at its own interval.
+# One bit for each keepalive: a frame sets both, and each keepalive clears its own at its interval.
 _FOR_PINGS, _FOR_APP = 1, 2
 _HEARD = _FOR_PINGS | _FOR_APP
 _SIZE = re.compile(r"(\d+) > \d+")
@@ -248,7 +248,7 @@ def serve(context: ServerContext, transport: asyncio.Transport, upgrade: Upgrade
 
 
 class PicowsChannel(WSListener):
-    """The channel of a `V1Connection` or a `V2Connection`, under the watch of a `Keepalive`.
+    """The channel of a `V1Connection` or a `V2Connection`, watched by a `Keepalive`.
 
     Args:
         context: The state that all connections of its server share.
@@ -270,7 +270,7 @@ class PicowsChannel(WSListener):
         self._parts = bytearray()
         self._part_type: WSMsgType | None = None
         self._holds: set[str] = set()
-        # Bytes sent to a slow client, and how many of them it had taken at the last beat.
+        # Bytes sent to a slow client, and the number of them that it had received at the last beat.
         self._given = 0
         self._taken: int | None = None
         self.heard = _HEARD
@@ -294,7 +294,7 @@ class PicowsChannel(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._ws = transport
-        # Not methods: a method adds a stack frame to the path of every step.
+        # Attributes instead of methods: a method adds a stack frame to the path of every step.
         self._transmit: Callable[[bytes], None] = partial(transport.send, self._kind)
         self._send: Callable[[bytes], None] = partial(self._context.batcher.reply, self._transmit)
         self.send: Callable[[bytes], None] = self._send
@@ -336,8 +336,8 @@ class PicowsChannel(WSListener):
             self._context.server.app_keepalive.forget(self._app_keepalive)
         if self._connection is not None:
             self._connection.disconnected()
-        # Keeps nothing of the connection: objects that refer to one another wait for a garbage collection, which is
-        # rare. That would be 9 KB for each connection, for hours.
+        # Drops all references of the connection: objects in a reference cycle wait for a garbage collection, which is
+        # rare. That would keep 9 KB for each connection, for hours.
         self._over = True
         self._connection = self._app_keepalive = None
         self.send = self._send = self._transmit = _NULL_HANDLER.receive
@@ -394,7 +394,7 @@ class PicowsChannel(WSListener):
         return bool(heard)
 
     def _takes_nothing(self) -> bool:
-        """Whether a client with paused reading takes nothing of what it was sent."""
+        """Whether a slow client received nothing since the last beat."""
         if "client" not in self._holds:
             return False
         before, self._taken = self._taken, self._given - self._lingering.get_write_buffer_size()
@@ -402,11 +402,14 @@ class PicowsChannel(WSListener):
 
     def _give_up(self, setting: str) -> None:
         if "client" in self._holds:
-            self._leave_behind(f"nothing was taken for two periods of {setting}")
+            self._leave_behind(f"it received nothing for two periods of {setting}")
             return
         session = self.session_id
         logger.warning(
-            "session %s: no sign of life from its client (%s): cut", session, setting, extra=log_extra(session)
+            "session %s: its client sent nothing for two periods (%s): the connection is cut",
+            session,
+            setting,
+            extra=log_extra(session),
         )
         self._ws.disconnect(graceful=False)
 
@@ -417,7 +420,7 @@ class PicowsChannel(WSListener):
         self.close(CLOSE_GOING_AWAY)
 
     def broken(self, code: WSCloseCode, explanation: str) -> None:
-        """picows closes because of a frame that it does not accept; before that, the client gets the reason."""
+        """Sends the client the reason before picows closes because of an invalid frame."""
         if self._connection is None:
             return
         if code == WSCloseCode.MESSAGE_TOO_BIG:
@@ -430,7 +433,7 @@ class PicowsChannel(WSListener):
         """Collects the fragments of a message, and handles whole frames of the other type (RFC 6455, section 5.4)."""
         assert self._connection is not None
         if frame.rsv1:
-            self._violated("a frame with RSV1: no extension was agreed on")
+            self._violated("a frame has RSV1 set, but no extension was negotiated")
             return
         if kind == WSMsgType.CONTINUATION:
             if self._part_type is None:
@@ -468,7 +471,7 @@ class PicowsChannel(WSListener):
         waiting = self._lingering.get_write_buffer_size() + size
         if waiting > self._context.max_unsent:
             limit = f"{self._context.max_unsent} bytes (max_unsent_mb, OPENENV_MAX_UNSENT_MB)"
-            self._leave_behind(f"{waiting} bytes wait for it, over the limit of {limit}")
+            self._leave_behind(f"{waiting} unsent bytes exceed the limit of {limit}")
         else:
             self._given += size + (2 if size < 126 else 4 if size < 65536 else 10)
             self._transmit(frame)
@@ -477,7 +480,7 @@ class PicowsChannel(WSListener):
         """Ends the connection of a client that does not read."""
         if self._connection is None:
             return
-        error = SlowReader(f"the client does not read its replies: {why}; read while you wait, or ask for less")
+        error = SlowReader(f"the client does not read its replies: {why}; read continuously, or request less data")
         METER.failed(error)
         extra = log_extra(self.session_id)
         logger.warning("session %s: %s: %s", self.session_id, type(error).__name__, error.message, extra=extra)
@@ -493,14 +496,14 @@ class PicowsChannel(WSListener):
     def _release(self, reason: str) -> None:
         self._holds.discard(reason)
         if not self._holds:
-            # The client was neither read nor pinged until now: its silence begins here.
+            # The client was neither read nor pinged until now, so its silence is counted from here.
             self.heard = _HEARD
         if not self._over and not self._holds and not self._ws.underlying_transport.is_closing():
             self._ws.underlying_transport.resume_reading()
 
 
 class _NullHandler:
-    """Drops frames of a connection that is over."""
+    """Drops frames of a connection that has ended."""
 
     def receive(self, frame: bytes) -> None:
         pass

@@ -36,8 +36,8 @@ _AROUND = len(b": \r\n")
 class HTTPProtocol(HttpToolsProtocol):
     """Reads requests: the class for uvicorn's `http=` (`--http openenv.server.transports.uvicorn:HTTPProtocol`).
 
-    A request that is not complete in time is answered 408, and one with too large a head 431. A client that sends
-    nothing at all is disconnected. After the head, the timeout restarts with each chunk.
+    A request that is not complete in time gets status 408, and one with too large a head gets 431. A client that
+    sends nothing is disconnected. After the head, the timeout restarts with each chunk.
     """
 
     _settings: ClassVar[WeakKeyDictionary[Config, ServerSettings]] = WeakKeyDictionary()
@@ -51,7 +51,7 @@ class HTTPProtocol(HttpToolsProtocol):
         self._limit = int(settings.max_header_kb * 1024)
         self._patience_s = settings.handshake_timeout_s
         self._in_head = self._in_body = self._begun = False
-        # The connection is no longer read here: it speaks WebSocket, or was refused.
+        # The connection is no longer read here: it was upgraded to WebSocket, or refused.
         self._left = False
         # Bytes since the last progress: since the head began, or since the last chunk of the body.
         self._unread = 0
@@ -68,7 +68,7 @@ class HTTPProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
-        del self.parser  # it knows this object: a circle would wait for the garbage collector, which seldom comes
+        del self.parser  # breaks a reference cycle: the garbage collector seldom runs
 
     def data_received(self, data: bytes) -> None:
         self._begun = True
@@ -84,7 +84,7 @@ class HTTPProtocol(HttpToolsProtocol):
             elif self._in_body:
                 self._await_more()
         elif self._timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._await_more()  # no request has begun with what came, and uvicorn waits no more for one
+            self._await_more()  # the data began no request, and uvicorn has stopped its timer
 
     def handle_websocket_upgrade(self) -> None:
         self._left = True
@@ -148,7 +148,7 @@ class HTTPProtocol(HttpToolsProtocol):
 
     def _look(self) -> None:
         self._timer = None
-        if self.flow.read_paused:  # it is we who do not read on
+        if self.flow.read_paused:  # this side has paused reading
             self._await_more()
         elif self.loop.time() < self._due:
             self._timer = self.loop.call_at(self._due, self._look)
@@ -160,7 +160,7 @@ class HTTPProtocol(HttpToolsProtocol):
 
     def _oversized(self, size: int) -> MessageTooLarge:
         limit = f"{self._limit} bytes (max_header_kb, OPENENV_MAX_HEADER_KB)"
-        return MessageTooLarge(f"a request head of {size} bytes or more is over the limit of {limit}")
+        return MessageTooLarge(f"a request head of at least {size} bytes is over the limit of {limit}")
 
     def _turn_away(self, error: OpenEnvError, status: int) -> None:
         self._left = True
@@ -175,14 +175,14 @@ class HTTPProtocol(HttpToolsProtocol):
         LingeringTransport(self.transport).close()
 
     def _may_answer(self) -> bool:
-        """Whether the client would take an answer as the answer to the request that is being read."""
+        """Whether the client would take a response as the one to the request that is being read."""
         if self.cycle is None or self.cycle.response_complete:
             return True
         return self._in_body and not self.cycle.response_started and not self.pipeline
 
 
 class FastPath(asyncio.Protocol):
-    """Made by uvicorn for each WebSocket request: chooses the protocol that serves it, and hands over.
+    """Chooses the protocol that serves a WebSocket request. uvicorn makes one for each request.
 
     The constructor has the signature of uvicorn's own WebSocket protocols.
     """
@@ -201,7 +201,7 @@ class FastPath(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # Not at once: uvicorn makes this object the transport's protocol when it has handed the request over.
+        # Deferred: uvicorn makes this object the transport's protocol after it has handed the request over.
         asyncio.get_running_loop().call_soon(self._hand_over)
 
     def data_received(self, data: bytes) -> None:
@@ -221,7 +221,7 @@ class FastPath(asyncio.Protocol):
         else:
             principal = self._admit(context.server, upgrade)
             if principal is not None and not self._hand_on(context.server, upgrade.worker):
-                # A connection that names another worker process and is served here: that process must have ended.
+                # A connection for another worker process is served here only if that process has ended.
                 worker, server = upgrade.worker, context.server
                 named = worker not in {None, server.worker_key} and server.redirect is not None
                 principal = principal._replace(worker_ended=named and is_worker_key(worker or ""))
@@ -231,7 +231,7 @@ class FastPath(asyncio.Protocol):
                 serve(context, self._transport, upgrade, principal)
 
     def _admit(self, server: EnvironmentServer, upgrade: Upgrade) -> Principal | None:
-        """The client; None if it may not use the server, and was answered so."""
+        """The client; None if it may not use the server and got an error response."""
         peer, local = get_remote_addr(self._transport), get_local_addr(self._transport)
         head = RequestHead(HANDSHAKE, upgrade.path, upgrade.fields, peer, local[0] if local else None)
         try:
@@ -243,16 +243,16 @@ class FastPath(asyncio.Protocol):
             return None
 
     def _hand_on(self, server: EnvironmentServer, worker: str | None) -> bool:
-        """Gives the connection to the worker process that its URL names; False: it is to be served here."""
+        """Gives the connection to the worker process that its URL names. False: serve it here."""
         if worker is None or worker == server.worker_key or server.redirect is None:
             return False
         try:
             twin, near = self._twin()
         except OSError as error:
-            logger.warning("a connection for another worker process is given up: %s", error.strerror or error)
+            logger.warning("a connection cannot be handed to another worker process: %s", error.strerror or error)
             self._transport.abort()
             return True
-        # What arrives from here on is for the next owner of the connection.
+        # Bytes that arrive from now on are for the next owner of the connection.
         self._transport.pause_reading()
         if not server.redirect(worker, twin, self._request):
             twin.close()
@@ -267,7 +267,7 @@ class FastPath(asyncio.Protocol):
         return True
 
     def _twin(self) -> tuple[socket.socket, socket.socket | None]:
-        """The socket to hand over, and None. If TLS ends here: both ends of a pair, the second for the relay."""
+        """The socket to hand over, and None. With TLS: both ends of a socket pair, the second for the relay."""
         if self._transport.get_extra_info("ssl_object") is not None:
             return socket.socketpair()
         return socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno())), None
@@ -285,7 +285,7 @@ class FastPath(asyncio.Protocol):
 
 
 def _with_peer(app: Any, peer: tuple[str, int] | None) -> Any:
-    """An ASGI app with the peer of its connection, which does not come from a header."""
+    """Wraps an ASGI app so that its scope has the peer of the connection, which no header can change."""
 
     async def app_with_peer(scope: Any, receive: Any, send: Any) -> None:
         scope[PEER] = peer

@@ -1,4 +1,4 @@
-"""Messages with sockets attached between the parent and a worker, and the time limits between them."""
+"""The pipe between the parent and a worker: messages with attached sockets, and time limits of the two."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple, Self
 
-# Seconds that running calls have to finish after their sessions had to end.
+# Seconds that running calls have to finish after the time for sessions to end.
 RUNNING_S = 2.0
-# Seconds for connections and environments to close after that; then the process ends in any case.
+# Seconds for connections and environments to close after that. Then the process exits in any case.
 END_S = 6.0
-# A worker that is replaced got its last connections a moment ago: this long they may still open sessions.
+# Seconds in which the last connections of a replaced worker may still open sessions.
 SETTLE_S = 2.0
 # The same for a worker without a parent, and when its process ends in any case.
 ORPHAN_RUNNING_S = 0.7
 ORPHAN_S = 1.5
-# Near the limit of sessions, a connection is given this long to open one before the next one may.
+# Near the limit of sessions, a connection has this many seconds to open one before the next connection may.
 UNDECIDED_S = 2.0
 # Seconds without new connections after the process could open no more files.
 EXHAUSTED_S = 0.5
 
 
-# Sockets in one message: a worker takes so many before it serves those it has. The kernel's limit is 253.
+# Most sockets in one message. A worker takes this many before it serves them. The kernel's limit is 253.
 MOST_SOCKETS = 32
 # Largest message: a forwarded request head.
 MOST_BYTES = 65_536
@@ -41,7 +41,7 @@ class MessageKind(Enum):
     CONNECTIONS = b"c"  # how many (1 byte) and sockets of new connections
     DRAIN = b"d"  # stop opening sessions; seconds that sessions have to end
     RETIRE = b"l"  # the same for a worker that was replaced: its last connections are still opening sessions
-    TELL = b"t"  # another worker asks what sessions there are; one socket, to answer on
+    TELL = b"t"  # another worker asks for the list of sessions; one socket, to answer on
     # The number of workers that answer (2 bytes), the keys of some of them (8 bytes each), their sockets.
     ANSWER_SOCKETS = b"o"
     # From a worker.
@@ -51,7 +51,7 @@ class MessageKind(Enum):
     # Both ways.
     ROUTED = b"h"  # key of the worker that is wanted (8 bytes), what was read already; one socket
     FREE = b"f"  # a slot came free; from a worker: rows of those that wait for one (2 bytes each)
-    END = b""  # the other end is gone
+    END = b""  # the other end is closed
 
 
 class PipeMessage(NamedTuple):
@@ -89,20 +89,20 @@ class Pipe:
 
     @property
     def full(self) -> bool:
-        """Whether messages wait until the other end has read: call `flush` when the pipe can be written to."""
+        """Whether messages wait for the other end to read. If so, call `flush` when the pipe is writable."""
         return bool(self._outbox)
 
     def send(self, kind: MessageKind, payload: bytes = b"", sockets: Iterable[int] = ()) -> bool:
-        """Sends a message now. False: the pipe is full, or the other end is gone. The sockets stay the caller's."""
+        """Sends a message now. False: the pipe is full, or the other end is closed. The caller keeps the sockets."""
         return not self._outbox and self._send(kind.value + payload, list(sockets))
 
     def post(self, kind: MessageKind, payload: bytes = b"", sockets: Iterable[int] = ()) -> None:
-        """Sends a message now or later. The sockets belong to the pipe from now on."""
+        """Sends a message now or later. The pipe owns the sockets from now on."""
         self._outbox.append((kind.value + payload, list(sockets)))
         self.flush()
 
     def flush(self) -> None:
-        """Sends waiting messages, as far as there is room."""
+        """Sends waiting messages until the pipe is full."""
         while self._outbox and self._send(*self._outbox[0]):
             _, sockets = self._outbox.popleft()
             for descriptor in sockets:
@@ -111,7 +111,7 @@ class Pipe:
     def receive(self) -> PipeMessage | None:
         """The next message; None if there is none now. Its sockets belong to the caller."""
         try:
-            # Not `socket.recv_fds`, which forgets its flags: processes that an environment starts would inherit them.
+            # Not `socket.recv_fds`, which ignores its flags: processes of an environment would inherit the sockets.
             data, ancillary, _, _ = self._end.recvmsg(MOST_BYTES, _ROOM, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return None
@@ -137,6 +137,6 @@ class Pipe:
             else:
                 self._end.send(data)
         except OSError:
-            # No room; or too many sockets are on their way (ETOOMANYREFS), which end when the other side reads.
+            # The pipe is full; or too many sockets are in flight (ETOOMANYREFS) until the other side reads.
             return False
         return True

@@ -18,14 +18,14 @@ from .process import WorkerCommand, WorkerPhase, WorkerProcess
 from .table import SharedMetrics, WorkerTable
 
 WINDOW_S = 60.0
-# A worker that lived this long did not die because of its start.
+# A worker that lived for this many seconds did not die because of its start.
 WELL_S = 30.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 10.0
 
 
 class RestartPolicy:
-    """A budget of restarts, and pauses between them that grow while workers die young.
+    """A budget of restarts, with pauses between them that grow while workers die soon after their start.
 
     Args:
         most: Most restarts within a minute.
@@ -40,11 +40,11 @@ class RestartPolicy:
         """A worker died.
 
         Args:
-            now: Seconds on any clock that only goes on.
-            lived_s: How long it had been ready; 0 if it never was.
+            now: Seconds on any monotonic clock.
+            lived_s: Seconds for which it was ready; 0 if it never was.
 
         Returns:
-            Seconds until it may be replaced: 0 for the first. None: the budget is used up.
+            Seconds until it may be replaced: 0 for the first death. None if the budget is exhausted.
         """
         if lived_s >= WELL_S:
             self._backoff.reset()
@@ -60,7 +60,7 @@ class RestartPolicy:
 
 logger = logging.getLogger("openenv.supervisor")
 
-# Seconds that a worker has to end by itself, in addition to the time that its sessions have.
+# Seconds that a worker has to exit, in addition to the time for its sessions.
 LEAVE_S = END_S + 2.0
 LOOK_S = 0.5
 # An app may have API keys that are not in the settings.
@@ -69,12 +69,12 @@ LEAST_HOLDERS = 64
 
 @dataclass(eq=False)
 class WorkerSlot:
-    """A place for one worker.
+    """A slot for one worker.
 
     Attributes:
-        worker: The worker that has it; None between a death and a restart.
-        successor: The worker that will have it when that is ready.
-        restart_at: When the next one is started, after a death.
+        worker: The worker in the slot; None between a death and a restart.
+        successor: The worker that replaces it as soon as that is ready.
+        restart_at: When the next worker is started, after a death.
     """
 
     worker: WorkerProcess | None = None
@@ -83,18 +83,18 @@ class WorkerSlot:
 
 
 class WorkerPool:
-    """Keeps as many workers as the settings say.
+    """Keeps the number of workers in the settings running.
 
     Args:
         settings: The settings of the server.
         command: Makes the command line of a worker.
         started: Called with each worker process that was started.
-        ended: Called with each worker process that is gone, before its pipe is closed.
+        ended: Called with each worker process that has ended, before its pipe is closed.
 
     Attributes:
         workers: All worker processes.
         complete: Whether all workers have been ready once.
-        failure: Why the server cannot go on.
+        failure: Why the server cannot continue.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class WorkerPool:
         self._command = command
         self._started, self._ended = started, ended
         self._slots = [WorkerSlot() for _ in range(settings.workers)]
-        # While workers are replaced, the old ones still have sessions; the dead are replaced in the meantime.
+        # Most processes: old workers keep their sessions during a replacement, and dead ones are restarted meanwhile.
         self._most = 2 * settings.workers
         keys = 0 if settings.api_keys is None else settings.api_keys.count(",") + 1
         self._table = WorkerTable(3 * settings.workers, max(keys, LEAST_HOLDERS))
@@ -124,7 +124,7 @@ class WorkerPool:
 
     @property
     def taking(self) -> list[WorkerProcess]:
-        """Workers that may get connections."""
+        """The workers that may get connections."""
         workers = (slot.worker for slot in self._slots)
         return [worker for worker in workers if worker is not None and worker.phase is WorkerPhase.READY]
 
@@ -133,25 +133,25 @@ class WorkerPool:
         return [worker for worker in self.workers if worker.phase is not WorkerPhase.STARTING]
 
     def find(self, key: int) -> WorkerProcess | None:
-        """The worker of a key, if it is one that serves."""
+        """The worker with a key; None if no serving worker has it."""
         return next((worker for worker in self._started_workers if worker.key == key), None)
 
     def vacancies(self, limit: int | None) -> int | None:
-        """How many more connections may be handed out, so that sessions are spread evenly; None for all.
+        """The number of connections that may be handed out now, to spread sessions evenly; None for all.
 
-        With more clients than slots, the workers that answer first would get the sessions. So only as many undecided
-        connections are with workers as there are free slots: each gets a slot, on the worker with the least load.
+        With more clients than slots, the workers that answer first would get the sessions. So workers have only as
+        many undecided connections as there are free slots: each gets a slot, on the worker with the least load.
 
         Args:
-            limit: Most sessions of the whole server; None: not known.
+            limit: Most sessions of the whole server; None if unknown.
         """
         free = 0 if limit is None else limit - self._table.held
-        if free <= 0:  # no slot to compete for
+        if free <= 0:  # there is no slot to compete for
             return None
         return max(0, free - sum(worker.undecided for worker in self.workers))
 
     def set_serving(self, serves: bool) -> None:
-        """Tells the workers whether the server as a whole takes sessions (`GET /ready`)."""
+        """Publishes to the workers whether the server as a whole accepts sessions (`GET /ready`)."""
         self._table.serving = serves
 
     def start(self) -> None:
@@ -174,14 +174,12 @@ class WorkerPool:
         self.complete = self.complete or len(self.taking) == len(self._slots)
 
     def replace_all(self) -> None:
-        """Replaces every worker by a new one, one after the other; a worker that still waits for that is not added
-        twice.
-        """
-        if not self._ending:  # a new one would not know that it has to end
+        """Replaces every worker by a new one, one after the other. Queues no worker twice."""
+        if not self._ending:  # a new worker would not know that it has to end
             self._to_replace.extend([slot for slot in self._slots if slot not in self._to_replace])
 
     def leave(self, grace_s: float) -> None:
-        """Ends all workers; their sessions have that many seconds."""
+        """Ends all workers. Their sessions have `grace_s` seconds."""
         self._ending = True
         self._to_replace.clear()
         for worker in self.workers:
@@ -194,14 +192,14 @@ class WorkerPool:
             worker.kill("had to end at once")
 
     def wake(self, rows: bytes | None = None) -> None:
-        """Tells workers in which newcomers wait that a slot is free: those of some rows (2 bytes each), or all."""
+        """Notifies workers with waiting newcomers that a slot is free: those of some rows (2 bytes each), or all."""
         wanted = None if rows is None else {rows[at : at + 2] for at in range(0, len(rows), 2)}
         for worker in self._started_workers:
             if wanted is None or worker.row.index.to_bytes(2, "big") in wanted:
                 worker.pipe.post(MessageKind.FREE)
 
     def ask(self, asking: WorkerProcess) -> None:
-        """Has all other workers list their sessions for this one."""
+        """Asks all other workers to send their list of sessions to this one."""
         others = [worker for worker in self._started_workers if worker is not asking]
         count = len(others).to_bytes(2, "big")
         for first in range(0, max(1, len(others)), MOST_SOCKETS):
@@ -224,7 +222,7 @@ class WorkerPool:
         return ends
 
     def turn(self, now: float) -> None:
-        """Does what is due: kills overdue workers, starts missing ones, goes on with a replacement."""
+        """Performs due work: kills overdue workers, starts missing ones, continues a replacement."""
         for worker in self.workers:
             reason = worker.overdue(now)
             if reason is not None:
@@ -237,7 +235,7 @@ class WorkerPool:
             self._replace(self._to_replace.popleft())
 
     def rest_s(self, now: float) -> float:
-        """Seconds until `turn` has something to do."""
+        """Seconds until `turn` is due."""
         times = [worker.deadline for worker in self.workers if worker.deadline is not None]
         times += [slot.restart_at for slot in self._slots if slot.restart_at is not None]
         return min([max(0.0, time - now) for time in times] + [min(LOOK_S, self._settings.worker_silence_s / 4)])
@@ -247,7 +245,7 @@ class WorkerPool:
         gone = [worker for worker in self.workers if worker.exit_code is not None]
         for worker in gone:
             self.workers.remove(worker)
-            worker.phase = WorkerPhase.GONE  # before its connections look for another one
+            worker.phase = WorkerPhase.GONE  # before its connections are handed to another worker
             self._ended(worker)
             worker.row.clear()
             self._metrics.fold(worker.row.index)
@@ -274,13 +272,13 @@ class WorkerPool:
             self._again(slot, 0.0, f"could not be started: {error.strerror or error}")
 
     def _replace(self, slot: WorkerSlot) -> None:
-        if slot.worker is None:  # its restart brings a new one
+        if slot.worker is None:  # its restart makes a new one
             return
         try:
             slot.successor = self._start()
         except OSError as error:
             self._to_replace.clear()
-            logger.error("no new worker could be started: %s: the old ones go on", error.strerror or error)
+            logger.error("no new worker could be started: %s; the old workers continue", error.strerror or error)
 
     def _start(self) -> WorkerProcess:
         settings = self._settings
@@ -304,11 +302,11 @@ class WorkerPool:
         if slot.successor is worker:
             slot.successor = None
             self._to_replace.clear()
-            logger.error("the new worker %d %s: the old ones go on", worker.pid, worker.cause)
+            logger.error("the new worker %d %s; the old workers continue", worker.pid, worker.cause)
             return
         slot.worker = None
         if not self.complete and worker.ready_at is None and not worker.killed:
-            never = LaunchFailed(f"a worker process {worker.cause} before it was ready: see what it printed")
+            never = LaunchFailed(f"a worker process {worker.cause} before it was ready: see its output")
             self._fail(never if worker.complaint is None else UsageError(worker.complaint))
             return
         lived_s = 0.0 if worker.ready_at is None else time.monotonic() - worker.ready_at
@@ -321,11 +319,9 @@ class WorkerPool:
         pause = self._policy.died(now, lived_s)
         if pause is None:
             most = f"more than {self._settings.worker_restarts} times within a minute (worker_restarts)"
-            self._fail(
-                LaunchFailed(f"worker processes died {most}; the last one, worker {what}: see what it printed")
-            )
+            self._fail(LaunchFailed(f"worker processes died {most}; the last one, worker {what}: see its output"))
             return
-        logger.warning("worker %s: another one starts in %g s", what, pause)
+        logger.warning("worker %s: a new one starts in %g s", what, pause)
         METER.add(Count.WORKER_RESTARTS)
         slot.restart_at = now + pause
 

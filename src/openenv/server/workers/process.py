@@ -19,8 +19,8 @@ class SilenceDetector:
     """Watches a number that a worker changes while its event loop runs.
 
     Args:
-        silence_s: Seconds without a change after which it is silent.
-        now: Seconds on any clock that only goes on.
+        silence_s: Seconds without a change after which it counts as silent.
+        now: Seconds on any monotonic clock.
     """
 
     def __init__(self, silence_s: float, now: float):
@@ -29,8 +29,8 @@ class SilenceDetector:
         self._changed = self._looked = now
 
     def silent(self, beat: int, now: float) -> bool:
-        """Looks at the number once more."""
-        # If the watcher itself was away (stopped, starved), the silence is not the worker's.
+        """Whether the worker is silent, given the current number."""
+        # If the watching process itself did not run (stopped, starved), the worker was not silent.
         away = now - self._looked > self._silence_s / 2
         if beat != self._beat or away:
             self._beat, self._changed = beat, now
@@ -48,7 +48,7 @@ GROUP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 def ignore_signal(number: int, frame: FrameType | None) -> None:
-    """A handler that does nothing; unlike SIG_IGN, processes that are started do not inherit it."""
+    """A signal handler that does nothing. Child processes do not inherit it, unlike SIG_IGN."""
 
 
 class WorkerPhase(Enum):
@@ -59,19 +59,19 @@ class WorkerPhase(Enum):
 
 
 class WorkerProcess:
-    """One worker process, from its start until it was reaped.
+    """One worker process, from its start until it is reaped.
 
     Args:
         command: Makes its command line.
         table: The shared table.
         metrics: Descriptor of the shared metrics.
         row: A free row, for this worker.
-        start_s: Seconds it has to become ready.
-        silence_s: Seconds it may be silent from then on.
+        start_s: Seconds within which it must become ready.
+        silence_s: Seconds that it may be silent after that.
 
     Attributes:
         phase: Starting, serving, leaving, or ended.
-        deadline: When it is killed, unless something happens before; None: it is not killed.
+        deadline: When it is killed unless it is ready or has ended by then; None for never.
         complaint: Why it cannot start, as the worker reported it.
         pipe: The parent's end of the pipe to it.
         ready_at: When it became ready.
@@ -123,23 +123,23 @@ class WorkerProcess:
 
     @property
     def load(self) -> int:
-        """Its sessions, and the connections handed to it that may become one."""
+        """The number of its sessions, and of connections handed to it that may open one."""
         return self._handed + self.row.get(DRIFT)
 
     @property
     def undecided(self) -> int:
-        """Connections handed to it that have neither asked for a session nor shown that they need none."""
+        """The number of its connections that have neither asked for a session nor shown that they need none."""
         return max(0, self._handed - self.row.get(DECIDED))
 
     def hand(self, sockets: list[int]) -> bool:
-        """Hands connections over. False: its pipe is full, nothing was handed over."""
+        """Hands connections to it. False: its pipe is full, and no connection was handed over."""
         sent = self.pipe.send(MessageKind.CONNECTIONS, bytes([len(sockets)]), sockets)
         if sent:
             self._handed += len(sockets)
         return sent
 
     def route(self, message: PipeMessage) -> None:
-        """Hands a connection over that another worker has begun to read."""
+        """Hands it a connection that another worker has begun to read."""
         self._handed += 1
         self.pipe.post(message.kind, message.payload, message.sockets)
 
@@ -151,7 +151,7 @@ class WorkerProcess:
     def leave(self, kind: MessageKind, grace_s: float, deadline: float) -> None:
         """Tells it to end: by `MessageKind.DRAIN` or `MessageKind.RETIRE`."""
         if self.phase is WorkerPhase.STARTING:
-            self.kill("was not needed any more")
+            self.kill("was no longer needed")
         else:
             self.pipe.post(kind, repr(grace_s).encode())
         self.phase = WorkerPhase.LEAVING
@@ -161,7 +161,7 @@ class WorkerProcess:
         """Why it must be killed, if it must."""
         if self.deadline is not None and now >= self.deadline:
             late = self.phase is WorkerPhase.STARTING
-            return "was not ready in its time (worker_start_s)" if late else "did not end in its time (grace_s)"
+            return "was not ready in time (worker_start_s)" if late else "did not end in time (grace_s)"
         if self.phase is WorkerPhase.READY and self._watch.silent(self.row.get(BEAT), now):
             return f"was silent for more than {self._silence_s:g} s (worker_silence_s)"
         return None
@@ -178,26 +178,26 @@ class WorkerProcess:
 
     @property
     def killed(self) -> bool:
-        """Whether a signal from outside has ended it, and not one that its own code caused."""
+        """Whether it was ended by an external signal, not by one that its own code caused."""
         code = self.exit_code
         return self._killed_for is None and code is not None and code < 0 and -code not in CRASHES
 
     @property
     def cause(self) -> str:
-        """Why it is gone, as the words after "worker 17"."""
+        """The cause of its end, as the words after "worker 17"."""
         code = self.exit_code
         how = f"ended with exit code {code}" if code is None or code >= 0 else f"was killed by signal {-code}"
         return self.complaint or self._killed_for or how
 
     def wait(self) -> None:
-        """Waits for the end of one that was killed."""
+        """Waits until the killed process has ended."""
         self._process.wait()
         for message in self.unread_messages():
             for descriptor in message.sockets:
                 os.close(descriptor)
 
     def unread_messages(self) -> list[PipeMessage]:
-        """After its death: messages that it has not read. Another worker can have their sockets."""
+        """Call it after its death: the messages that it has not read. Another worker can take their sockets."""
         unread: list[PipeMessage] = []
         while self.pipe.full:
             before = len(unread)

@@ -1,4 +1,4 @@
-"""A uvicorn server that lets its sessions end first, in a process that only serves."""
+"""A uvicorn server that drains: its sessions end before it stops. For a process that only serves."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ...runtime.session import SessionState
 from ..server import EnvironmentServer
 from .pipe import END_S, RUNNING_S
 
-# Young, middle and old generation. Sessions are many objects that live long: Python's own 700, 10, 10 look through
-# them again and again while thousands open. Opening 8,000 sessions took 110 us of CPU each with those, 73 with these
-# (least of three runs; the objects of a step die by their reference counts in either case).
+# Thresholds of the young, middle and old generation. Sessions are many long-lived objects, which Python's defaults
+# (700, 10, 10) traverse repeatedly while thousands open. Opening 8,000 sessions took 110 us of CPU each with the
+# defaults, 73 with these (least of three runs; reference counting frees the objects of a step in either case).
 GC_THRESHOLDS = (10_000, 50, 20)
 
 
@@ -39,17 +39,17 @@ def tune_process() -> None:
 logger = logging.getLogger("openenv.supervisor")
 
 _BUSY = (SessionState.STARTING, SessionState.EXECUTING)
-# Exit code of a process that an environment kept from ending.
+# Exit code of a process that had to exit while a call of an environment hung.
 FORCED = 1
-_OVER = "the server was stopped, and its time for sessions to end (grace_s) is over"
+_OVER = "the server was stopped, and the time for its sessions to end (grace_s) has passed"
 
 
 class DrainingServer(uvicorn.Server):
-    """Serves an app; SIGTERM and Ctrl-C let its sessions end first. A second signal ends the process at once.
+    """Serves an app. SIGTERM and Ctrl-C drain its sessions first, and a second signal ends the process at once.
 
     Args:
         config: The configuration of the app, which is loaded.
-        grace_s: Seconds that sessions have after SIGTERM. After Ctrl-C, only calls that run have time to finish.
+        grace_s: Seconds that sessions have after SIGTERM. After Ctrl-C, only running calls have time to finish.
 
     Attributes:
         environment: The environment server behind the app; None for an app that is not ours.
@@ -68,7 +68,7 @@ class DrainingServer(uvicorn.Server):
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was Ctrl-C that ended it."""
+        """Whether Ctrl-C ended it."""
         return self._signal == signal.SIGINT
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
@@ -89,12 +89,12 @@ class DrainingServer(uvicorn.Server):
         return await super().on_tick(counter) or self._over()
 
     def drain(self, grace_s: float, running_s: float = RUNNING_S, reachable: bool = False) -> None:
-        """Begins to end: no further connections and sessions. A second call can only make the end earlier.
+        """Begins to drain: accepts no further connections and sessions. A second call can only shorten the time.
 
         Args:
-            grace_s: Seconds that sessions have to end by themselves. One that waits for its client to come back
-                counts only if it can.
-            running_s: Seconds that calls that still run after that have to finish.
+            grace_s: Seconds that sessions have to end on their own. A session that waits for its client to come back
+                counts only if the client can do so.
+            running_s: Seconds that calls still running after that have to finish.
             reachable: Whether clients can still come back to their sessions.
         """
         self._reachable = reachable
@@ -119,7 +119,7 @@ class DrainingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _over(self) -> bool:
-        """Whether it has drained: no session is left, or their time is up."""
+        """Whether it has drained: no session is left, or the time has passed."""
         if self._drained_at is None:
             return False
         if self.environment is None:
@@ -137,5 +137,5 @@ class DrainingServer(uvicorn.Server):
 
 
 def _end_by_force() -> None:
-    logger.warning("an environment does not return from its call: the process ends without it")
+    logger.warning("a call of an environment does not return: the process exits without waiting for it")
     os._exit(FORCED)

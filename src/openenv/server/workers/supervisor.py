@@ -21,12 +21,12 @@ from .process import WorkerCommand, WorkerProcess, ignore_signal
 
 
 def least_loaded(loads: Sequence[int], after: int) -> int:
-    """The place with the least load.
+    """The index with the least load.
 
     Args:
-        loads: Sessions and connections on their way to one, by place; at least one place.
-        after: The place that was chosen last. Among equals the next one after it comes first, so that connections
-            which weigh nothing yet are spread as well.
+        loads: Sessions plus connections that may open one, by index; at least one entry.
+        after: The index that was chosen last. Among equals the next one after it is chosen, so that connections
+            without a load are spread as well.
     """
     count = len(loads)
     return min(range(count), key=lambda place: (loads[place], (place - after - 1) % count))
@@ -46,13 +46,13 @@ class Acceptor:
         listener: The listening socket; this object owns it from now on.
 
     Attributes:
-        crowded: Whether accepted connections wait for a worker that has room in its pipe.
+        crowded: Whether accepted connections wait because the pipes of all workers are full.
     """
 
     def __init__(self, listener: socket.socket):
         listener.setblocking(False)
         self._listener = listener
-        # Each connection with the time of its acceptance.
+        # Waiting connections, each with the time at which it was accepted.
         self._waiting: deque[tuple[int, float]] = deque()
         self.crowded = False
         self._last = -1
@@ -63,14 +63,14 @@ class Acceptor:
 
     @property
     def holding(self) -> bool:
-        """Whether there are connections to hand out."""
+        """Whether connections wait to be handed out."""
         return bool(self._waiting)
 
     def accept(self) -> None:
-        """Accepts waiting connections, up to a batch; in a storm, a moment later.
+        """Accepts waiting connections, up to a batch. If many arrive close together, pauses a moment before.
 
         Raises:
-            OSError: The process or the machine has no room for more files; nothing was lost.
+            OSError: The process or the machine can open no more files; no connection was lost.
         """
         if time.monotonic() - self._accepted_at < STORM_S:
             time.sleep(STORM_S)
@@ -81,22 +81,22 @@ class Acceptor:
                 waiting.append((listener.accept()[0].detach(), now))
             except BlockingIOError:
                 return
-            except ConnectionError:  # it went away while it waited
+            except ConnectionError:  # the client disconnected while it waited
                 continue
 
     def take_back(self, sockets: Sequence[int]) -> None:
-        """Puts back connections of a worker that died before it took them."""
+        """Puts back connections that were handed to a worker which died before it read them."""
         self._waiting.extendleft((descriptor, 0.0) for descriptor in reversed(sockets))
 
     def hand_out(self, workers: Sequence[WorkerProcess], most: int | None = None) -> None:
-        """Hands waiting connections to the workers with the least load; without room, connections go on waiting.
+        """Hands waiting connections to the workers with the least load. If all pipes are full, connections wait on.
 
         Args:
-            workers: The workers that take connections.
-            most: How many may be handed out now; None for all. After `UNDECIDED_S`, a connection is always handed
-                out.
+            workers: The workers that may get connections.
+            most: Most connections to hand out now; None for all. A connection that has waited for `UNDECIDED_S` is
+                always handed out.
         """
-        # How many have waited long enough; the first of them came first.
+        # The number of connections that have waited long enough. They are in the order of their arrival.
         latest = time.monotonic() - UNDECIDED_S
         overdue = sum(1 for _ in takewhile(lambda waiting: waiting[1] <= latest, self._waiting))
         left = len(self._waiting) if most is None else max(most, overdue)
@@ -117,7 +117,7 @@ class Acceptor:
         self.crowded = left > 0
 
     def close(self) -> None:
-        """Stops accepting; waiting connections are closed."""
+        """Stops accepting, and closes waiting connections."""
         self._listener.close()
         while self._waiting:
             os.close(self._waiting.popleft()[0])
@@ -134,7 +134,7 @@ class Acceptor:
 
 
 class Signals:
-    """Collects signals of this process while it is entered; a selector sees when there are some. Main thread only."""
+    """Collects signals of this process while entered, and wakes a selector. For the main thread only."""
 
     def __init__(self, numbers: Iterable[int]):
         self._numbers = tuple(numbers)
@@ -167,7 +167,7 @@ class Signals:
 
 logger = logging.getLogger("openenv.supervisor")
 
-# Between two looks whether connections that are held back may be handed out.
+# Seconds between two checks whether held-back connections may be handed out.
 HELD_BACK_S = 0.005
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
@@ -198,7 +198,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._taking: list[WorkerProcess] = []
         self._listening = False
-        # Monotonic seconds before which nothing is accepted, and at which there is something to look after.
+        # Monotonic seconds: no connection is accepted before the first, and maintenance is due at the second.
         self._accept_at = self._look_at = 0.0
         self._ended_by: signal.Signals | None = None
         self._forced = False
@@ -233,7 +233,7 @@ class Supervisor:
         return self._ended_by is not None or self._pool.failure is not None
 
     def _turn(self) -> None:
-        """Waits for an event and handles it. Between two looks, a turn only hands connections over."""
+        """Waits for an event and handles it. Unless maintenance is due, it only hands connections over."""
         rest_s = max(0.0, self._look_at - time.monotonic())
         if self._acceptor.holding and not self._acceptor.crowded:
             rest_s = min(rest_s, HELD_BACK_S)
@@ -277,7 +277,7 @@ class Supervisor:
         self._selector.register(worker.pipe, selectors.EVENT_READ, lambda events: self._on_pipe(worker, events))
 
     def _ended(self, worker: WorkerProcess) -> None:
-        self._on_pipe(worker, selectors.EVENT_READ)  # its last words
+        self._on_pipe(worker, selectors.EVENT_READ)  # its last messages
         self._selector.unregister(worker.pipe)
         for message in worker.unread_messages():
             if message.kind is MessageKind.ROUTED and self._pool.taking:
@@ -296,7 +296,7 @@ class Supervisor:
                 "no connection can be accepted for the moment: %s (open files: ulimit -n)", error.strerror or error
             )
             self._accept_at = time.monotonic() + EXHAUSTED_S
-            self._look_at = 0.0  # until then the door is not watched
+            self._look_at = 0.0  # until then the listener is not watched
 
     def _on_pipe(self, worker: WorkerProcess, events: int) -> None:
         self._look_at = 0.0
@@ -318,7 +318,7 @@ class Supervisor:
                 self._pool.ask(worker)
 
     def _route(self, message: PipeMessage, otherwise: WorkerProcess) -> None:
-        """Hands a connection to the worker that it asks for; if that is gone, another one answers."""
+        """Hands a connection to the worker that its URL names. If that has ended, another worker answers."""
         wanted = self._pool.find(int.from_bytes(message.payload[:KEY_BYTES], "big"))
         (wanted or otherwise).route(message)
 
