@@ -71,8 +71,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Docstrings introduce examples as reStructuredText does."""
-    return html.replace("::</p>", ":</p>")
+    """Docstrings introduce examples as reStructuredText does; a search skips the code of diagrams."""
+    html = html.replace("::</p>", ":</p>")
+    return html.replace('<pre class="mermaid"', '<pre class="mermaid" data-search-exclude')
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

@@ -19,7 +19,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 PICTURE = Path(__file__).parent.parent / "docs/images/terminal.svg"
-COLUMNS = 92
+COLUMNS = 90
 PROGRAM = """\
 from my_env import MyAction, MyEnv
 
@@ -81,8 +81,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         terminal = TerminalPicture(folder)
-        terminal.run("openenv", "init", "my_env")
-        terminal.run("openenv", "validate", "my_env", "--level", "runtime", shown=slice(-9, None))
+        terminal.run("openenv", "init", "my_env", shown=slice(3))
+        terminal.run("openenv", "validate", "my_env", "--level", "runtime", shown=slice(-7, None))
         serve = ["openenv", "serve", "my_env"]
         with subprocess.Popen(serve, cwd=folder, stderr=subprocess.PIPE, text=True) as server:  # noqa: S603
             assert server.stderr is not None

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 # Languages that run, those that are read by a parser, and those that nothing but a person reads.
 RUN = {"python", "sh"}
-READ = {"yaml", "json", "toml", "html", "promql", "dockerfile"}
+READ = {"yaml", "json", "toml", "html", "promql", "dockerfile", "ini"}
 WRITTEN = {"mermaid", "text"}
 
 # What a block may need.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,11 @@ from . import commands, names
 from .page import NEEDS, PAGES, PLAYED_ELSEWHERE, READ, ROOT, RUN, WRITTEN, Block, Page
 from .playing import play_page, plays
 
+PARSERS: dict[str, Callable[[str], object]] = {
+    "ini": configparser.ConfigParser(interpolation=None).read_string,
+    "json": json.loads,
+    "toml": tomllib.loads,
+}
 README = Page("README.md")
 played = [
     page
@@ -82,10 +88,8 @@ def complaints(block: Block) -> Iterator[str]:
             yield from commands.complaints(block.source)
             if not block.needs and "pip install" in block.source:
                 yield "what installs something needs: network"
-        case "json":
-            json.loads(block.source)
-        case "toml":
-            tomllib.loads(block.source)
+        case "ini" | "json" | "toml":
+            PARSERS[block.language](block.source)
         case "yaml":
             manifests(block)
         case "promql":

@@ -26,6 +26,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("inspect-ai", "inspect") from missing
 
+__all__ = ["environment_task", "episode_return", "play_environment"]
 
 EPISODES = 10
 _STORED = "openenv"
