@@ -25,7 +25,13 @@ def plays(block: Block, have: frozenset[str] = frozenset()) -> bool:
     return block.needs <= have and (block.title is not None or block.language in RUN)
 
 
-def play_page(page: Page, folder: Path, have: frozenset[str] = frozenset(), **variables: str) -> None:
+def play_page(
+    page: Page,
+    folder: Path,
+    have: frozenset[str] = frozenset(),
+    python: Path = Path(sys.executable),
+    **variables: str,
+) -> None:
     """Runs what can be run.
 
     Port 8000 is another one, since somebody may have it.
@@ -33,29 +39,30 @@ def play_page(page: Page, folder: Path, have: frozenset[str] = frozenset(), **va
     Args:
         folder: An empty one.
         have: What is there of that which blocks need.
+        python: Of the virtual environment in which they run.
         variables: Of the environment, besides those of this process.
 
     Raises:
         AssertionError: A block failed, or did not print what it promises; says which.
     """
     with held_port() as number:
-        _play(page, folder, str(number), have, variables)
+        _play(page, folder, str(number), have, python, variables)
 
 
-def _play(page: Page, folder: Path, port: str, have: frozenset[str], variables: dict[str, str]) -> None:
+def _play(page: Page, folder: Path, port: str, have: frozenset[str], python: Path, variables: dict[str, str]) -> None:
     blocks, home = folder / "blocks.json", folder / "home"
     blocks.write_text(json.dumps([_told(block, port) for block in page.blocks if plays(block, have)]))
     home.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "OPENENV_"))}
     environment |= {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(home),
         "PORT": port,
         "no_proxy": "*",
         **variables,
     }
     done = subprocess.run(
-        [sys.executable, "-P", PLAYER, blocks],
+        [python, "-P", PLAYER, blocks],
         cwd=home,
         env=environment,
         capture_output=True,
