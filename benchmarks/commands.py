@@ -154,7 +154,7 @@ def sandbox(
 
     \b
     Examples:
-      openenv bench sandbox --provider local --concurrency 1,2,4,8 --hold-scale 0.1
+      openenv bench sandbox --provider local --concurrency 1,2,4 --hold-scale 0.1
     """
     shown = display_module()
     from openenv.cli.terminal import yaml_pairs

@@ -81,6 +81,24 @@ def test_every_help_has_examples_of_its_command_with_options_that_there_are(word
                 assert word in options, line
 
 
+@pytest.mark.parametrize("width", [80, 140])
+def test_no_line_of_a_help_is_wider_than_the_terminal(width):
+    options = {**app.context_settings, "terminal_width": min(width, app.context_settings["max_content_width"])}
+    wide = [
+        (" ".join(words), line)
+        for words, found, context in every_command(app, click.Context(app, info_name="openenv", **options))
+        for line in found.get_help(context).splitlines()
+        if len(line) > width
+    ]
+    assert wide == []
+
+
+def test_variables_without_an_option_have_a_line_each(command):
+    output = command("serve", "--help")[1]
+    _, _, variables = output.partition("\nFurther variables:\n")
+    assert {"OPENENV_WORKER_RESTARTS", "OPENENV_MAX_BATCH"} < {line.split()[0] for line in variables.splitlines()}
+
+
 def test_the_overview_says_what_the_commands_say(command):
     table = {lazy.name: lazy for commands in app.sections.values() for lazy in commands}
     for words, found, _ in COMMANDS:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import socket
+import struct
 import sys
+import termios
 
 import click
 import pytest
@@ -159,6 +163,23 @@ def test_one_line_says_url_ui_key_sessions_and_workers(capsys):
     assert line.startswith(
         "maze on http://127.0.0.1:P · UI http://127.0.0.1:P/web · no key · up to 64 sessions · 1 worker · fast path"
     )
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_terminal_breaks_no_word_of_the_line(monkeypatch, width):
+    near, far = pty.openpty()
+    fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    key = "a-key-that-is-made" * 3
+    with socket.create_server(("127.0.0.1", 0)) as listener, os.fdopen(far, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        announce(ServerSettings.read({}, api_keys=key), listener, {"name": "maze", "limit": 20_000}, key)
+        said = os.read(near, 4096).decode()
+    os.close(near)
+    shown = click.unstyle(said).splitlines()
+    assert max(map(len, shown)) <= width
+    line = " ".join(part.strip() for part in shown)
+    assert f'/web · clients show api_key="{key}" (choose your own by OPENENV_API_KEYS or' in line
+    assert " · up to 20000 sessions · 1 worker · " in line
 
 
 def test_the_line_of_a_server_with_a_key_and_workers(capsys):

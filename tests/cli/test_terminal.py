@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from openenv.cli.terminal import ProgressBar
+from openenv.cli.terminal import ProgressBar, cut
 
 
 class Terminal(io.StringIO):
@@ -29,6 +29,7 @@ def test_without_a_terminal_there_is_a_line_for_each_thing(capsys: pytest.Captur
     lines = said.err.splitlines()
     assert lines[0] == "begun"
     assert lines[1].startswith("one: aaa")
+    assert lines[1].endswith("aaa...")
     assert len(lines[1]) < 100
     assert lines[2:] == ["two"]
 
@@ -55,3 +56,10 @@ def test_a_terminal_without_rich_has_lines(
         assert not progress.live
         progress.show("one", 0, 2, "note")
     assert capsys.readouterr().err == "one: note\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("short", "short"), ("of ten....", "of ten...."), ("of eleven..", "of elev...")]
+)
+def test_what_is_cut_ends_with_an_ellipsis(text: str, shown: str) -> None:
+    assert cut(text, 10) == shown

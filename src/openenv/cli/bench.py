@@ -192,7 +192,7 @@ def steps(
     \b
     Examples:
       openenv bench steps --serve gymnasium:CartPole-v1 --action '{"action": 1}'
-      openenv bench steps --serve benchmark --vector 256 --trials 5 --json > vector.json
+      openenv bench steps --serve benchmark --vector 256 --json > vector.json
     """
 
     from ..bench.load import check_share, enough_processes
@@ -287,8 +287,8 @@ def scale(
 
     \b
     Examples:
-      openenv bench scale --serve benchmark --workers 2 --requests-grid 1024,4096,16384
-      openenv bench scale --provider swarm --image my-env:1 --replicas 4 --gateway envoy --expected-hosts 4
+      openenv bench scale --serve benchmark --requests-grid 1024,16384
+      openenv bench scale --provider swarm --image my-env:1 --replicas 4
     """
 
     from ..bench.batch import Mode

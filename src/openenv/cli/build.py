@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..project import Project, target
-from .terminal import PATH, ProgressBar, complete_target, pairs, print_json
+from .terminal import PATH, ProgressBar, complete_target, cut, pairs, print_json
 
 if TYPE_CHECKING:
     from ..project.image import BuildProgress
@@ -108,7 +108,7 @@ class StepLines:
             return
         step, total = shown.step, shown.total
         label = f"step {step.number}/{total}"
-        text = step.text if len(step.text) <= WIDTH else step.text[: WIDTH - 3] + "..."
+        text = cut(step.text, WIDTH)
         if shown.ended:
             took = "cached" if step.cached else f"{step.seconds:.1f} s"
             self._progress.say(f"{label} {text}  [{took}]")

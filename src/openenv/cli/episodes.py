@@ -83,7 +83,7 @@ def export(
 
     \b
     Examples:
-      openenv episodes export records -o cartpole.parquet --environment CartPole-v1 --ended
+      openenv episodes export records -o cartpole.parquet --ended
       openenv episodes export records -o one.jsonl --episode Xb3-1
     """
 

@@ -23,6 +23,7 @@ from .terminal import (
     FILE,
     ProgressBar,
     complete_target,
+    cut,
     ended_in_order,
     message_on_interrupt,
     table_lines,
@@ -69,9 +70,8 @@ def summary_lines(report: EvalReport) -> list[str]:
         lines.append(click.style(f"  {sum(counts.values())} failed {_FAULTS[blame]}, and have no score:", fg="red"))
         for error, count in counts.items():
             message = " ".join(summary.examples.get(error, "").split())
-            lines.append(
-                tame(f"    {count} x {error}: {message[:MESSAGE_WIDTH]}")
-            )  # the text comes from an environment
+            # The text comes from an environment.
+            lines.append(tame(f"    {count} x {error}: {cut(message, MESSAGE_WIDTH)}"))
     if about.record is not None:
         lines.append(f"  recorded in {about.record}")
     return lines
@@ -163,8 +163,8 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
 
     \b
     Examples:
-      openenv eval gymnasium:CartPole-v1 --policy my_policy:act --seeds 0-199 -o first.json
-      openenv eval gymnasium:CartPole-v1 --policy my_policy:better --seeds 0-199 -o second.json
+      openenv eval echo --policy my_policy:act --seeds 0-199 -o first.json
+      openenv eval echo --policy my_policy:better --seeds 0-199 -o second.json
       openenv eval compare first.json second.json
     """
 
@@ -283,8 +283,8 @@ def eval_(
     \b
     Examples:
       openenv eval echo --policy random --episodes 20 --max-steps 10
-      openenv eval gymnasium:CartPole-v1 --policy my_policy:act --seeds 0-199 -o first.json
-      openenv eval http://127.0.0.1:8000 --policy my_policy:Agent --split test --record episodes
+      openenv eval gymnasium:CartPole-v1 --policy my_policy:act -o first.json
+      openenv eval http://127.0.0.1:8000 --policy my_policy:Agent --split test
       openenv eval compare first.json second.json
     """
 

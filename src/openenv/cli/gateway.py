@@ -54,7 +54,7 @@ def gateway() -> None:
     \b
     Examples:
       openenv gateway run --backends 10.0.0.1:8000,10.0.0.2:8000
-      openenv gateway render --backends 10.0.0.1:8000,10.0.0.2:8000 --format haproxy
+      openenv gateway render --backends 10.0.0.1:8000,10.0.0.2:8000
     """
 
 
@@ -78,8 +78,8 @@ def render(kind: str, output_dir: Path, folder: str | None, check: bool, **optio
 
     \b
     Examples:
-      openenv gateway render --backends 10.0.0.1:8000,10.0.0.2:8000 --listen 0.0.0.0:8000
-      openenv gateway render --backends a=env-a:8000,b=env-b:8000 --format haproxy --output-dir deploy
+      openenv gateway render --backends env-a:8000 --listen 0.0.0.0:8000
+      openenv gateway render --backends a=env-a:8000,b=env-b:8000 --format haproxy
     """
 
     from ..providers.gateway.programs import BALANCERS
@@ -124,7 +124,7 @@ def run(**options: Any) -> None:
     Examples:
       openenv gateway run --backends 127.0.0.1:8001,127.0.0.1:8002
       openenv gateway run --provider local --target echo --replicas 4
-      openenv gateway run --backends-file servers.txt --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
+      openenv gateway run --backends-file servers.txt --listen 0.0.0.0:8443
     """
     topology = _topology(options, _listed(options) if options["provider"] is None else [])
     if asyncio.run(GatewayRun(topology, options).until_it_ends()):

@@ -202,7 +202,7 @@ def fork(
     \b
     Examples:
       openenv fork openenv/echo_env
-      openenv fork openenv/echo_env -r my-org/echo --private -e LEVEL=3 -s MODEL_KEY -H cpu-upgrade
+      openenv fork openenv/echo_env -r my-org/echo -e LEVEL=3 -s MODEL_KEY
     """
 
     from ..project import hub
@@ -395,7 +395,7 @@ def push(context: click.Context, /, directory: Path, registry: str | None, **giv
     \b
     Examples:
       openenv push
-      openenv push my_env -r my-org/my-env --private -H cpu-upgrade --secret MODEL_KEY
+      openenv push my_env -r my-org/my-env --private --secret MODEL_KEY
       openenv push --registry docker.io/my-org -t 1.2
       openenv push --registry 127.0.0.1:5000/team --image my-env:1
     """

@@ -116,8 +116,8 @@ def completion(context: click.Context, shell: str) -> None:
 
     \b
     Examples:
-      eval "$(openenv completion bash)"                    in ~/.bashrc
-      eval "$(openenv completion zsh)"                     in ~/.zshrc, after compinit
+      eval "$(openenv completion bash)"     in ~/.bashrc
+      eval "$(openenv completion zsh)"      in ~/.zshrc, after compinit
       openenv completion fish > ~/.config/fish/completions/openenv.fish
     """
     root = context.find_root()

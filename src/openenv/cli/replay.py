@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import json
 import math
-import shutil
 import sys
 import time
 import warnings
@@ -21,7 +20,7 @@ import click
 import msgspec
 
 from ..errors import OpenEnvError, SeedIgnored, UnknownEnvironment, UsageError
-from .terminal import COUNT, PATH, NoAnswer, ProgressBar, complete_target, plural, tame
+from .terminal import COUNT, PATH, NoAnswer, ProgressBar, columns, complete_target, cut, plural, tame
 
 if TYPE_CHECKING:
     from ..recording.reader import Damage, Episode, Recording
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from ..replay import ReplayedTransition, ReplayResult, ReplaySummary, ReplayTarget
 
 MOST_NOTED = 10
-_NARROWEST, _WIDEST = 60, 400
+_WIDEST = 400
 _CALL_WIDTH = 9
 
 
@@ -42,12 +41,13 @@ def say_title(episode: Episode, against: str | None = None) -> None:
 
 def say_transition(recorded: Transition, observation: Any, reward: float | None, error: str | None) -> None:
     """One reset or step, in a line or two."""
+    width = columns(_WIDEST)
     call = f"step {recorded.step}" if recorded.step else "reset"
     given = recorded.action if recorded.step else {"seed": recorded.seed, **(recorded.arguments or {})}
     got = "" if reward is None else f"  reward {reward:g}"
     end = "  done" if recorded.done else ""
-    click.echo(_cut(f"{call:<{_CALL_WIDTH}}{shown(given)}{got}{end}"))
-    click.echo(_cut(f"{'':<{_CALL_WIDTH}}{f'error: {error}' if error else shown(observation)}"))
+    click.echo(tame(cut(f"{call:<{_CALL_WIDTH}}{shown(given)}{got}{end}", width)))
+    click.echo(tame(cut(f"{'':<{_CALL_WIDTH}}{f'error: {error}' if error else shown(observation)}", width)))
 
 
 def say_replayed(transition: ReplayedTransition) -> None:
@@ -114,11 +114,6 @@ def worded(value: Any) -> Any:
     if isinstance(value, list):
         return [worded(each) for each in value]
     return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _cut(text: str) -> str:
-    width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))
-    return tame(text) if len(text) <= width else f"{tame(text[: width - 3])}..."
 
 
 def target_of(environment: str) -> str:
@@ -227,8 +222,8 @@ def replay(
     Examples:
       openenv replay episode.jsonl
       openenv replay records --check
-      openenv replay records --check --base-url http://127.0.0.1:8000 --concurrency 64
-      openenv replay records --check --target gymnasium:CartPole-v1 --tolerance 0 --json
+      openenv replay records --check --base-url http://127.0.0.1:8000
+      openenv replay records --check --tolerance 0 --concurrency 64 --json
     """
 
     from .. import replay as replaying

@@ -10,6 +10,7 @@ import secrets
 import socket
 import ssl
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -25,7 +26,7 @@ from ..providers.redaction import redact
 from ..server.auth import NO_KEYS, Keyring, Origins
 from ..settings import ServerSettings, Setting, is_loopback
 from ..telemetry import logs
-from .terminal import complete_target
+from .terminal import complete_target, cut
 
 KEY_BYTES = 24
 
@@ -141,7 +142,13 @@ def announce(
         parts.append(f"records into {settings.record}")
     if reload:
         parts.append("reloading")
-    say(settings, " · ".join(parts))
+    text = " · ".join(parts)
+    if sys.stderr.isatty() and settings.log_format != "json":
+        width = os.get_terminal_size(sys.stderr.fileno()).columns
+        # A key or an address that is copied must not have a line break in it.
+        lines = textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(lines)
+    say(settings, text)
     warning = warning_of_keys(settings)
     if warning is not None:
         say(settings, warning)
@@ -186,7 +193,7 @@ def _command(pid: int) -> str:
         words = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
         text = "".join(each if each.isprintable() else "?" for each in " ".join(words))
         if text:
-            return redact(_SECRET.sub(r"\1***", text), ())[:WIDTH]
+            return cut(redact(_SECRET.sub(r"\1***", text), ()), WIDTH)
     return "its command cannot be read"
 
 
@@ -254,10 +261,21 @@ _NO_OPTION = (
     "worker_silence_s",
     "worker_restarts",
 )
-_FURTHER = "; ".join(
-    f"{row.variable} ({row.description}{'' if row.default is None else f'; default {row.default}'})"
-    for row in (_SETTINGS[name] for name in _NO_OPTION)
-)
+
+
+class ServeCommand(click.Command):
+    """Its help ends with the settings that have no option."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [_SETTINGS[name] for name in _NO_OPTION]
+        with formatter.section("Further variables"):
+            formatter.write_dl([(row.variable, f"{row.description}{_default_words(row.default)}") for row in rows])
+
+
+def _default_words(default: Any) -> str:
+    return "" if default is None else f" [default {default}]"
+
+
 # The kernel cuts it to its own limit (net.core.somaxconn).
 BACKLOG = 65_535
 # Seconds for connections to close when the sessions have ended.
@@ -294,6 +312,7 @@ def _setting_options(command: Command) -> Command:
 
 
 @click.command(
+    cls=ServeCommand,
     short_help="Serve an environment over WebSocket and HTTP.",
     help=f"""Serves TARGET over WebSocket and HTTP.
 
@@ -312,7 +331,6 @@ def _setting_options(command: Command) -> Command:
       openenv serve echo --record runs/today --record-share 0.1
       openenv serve echo --host 0.0.0.0 --api-key control:SECRET,agent:OTHER
     """,
-    epilog=f"Further variables: {_FURTHER}.",
 )
 @click.argument("target", default=".", shell_complete=complete_target)
 @_setting_options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -150,6 +151,16 @@ def tame(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
+def cut(text: str, width: int) -> str:
+    """A text of at most so many characters."""
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def columns(most: int, least: int = 60) -> int:
+    """The width of the terminal, within limits; `most` where there is none."""
+    return max(least, min(most, shutil.get_terminal_size((most, 24)).columns))
+
+
 def plural(number: int, noun: str) -> str:
     """A number of things: `1 episode`, `2,000 episodes`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
@@ -265,12 +276,12 @@ class ProgressBar:
             now = time.monotonic()
             if label != self._label or now - self._at >= LINE_S:
                 self._label, self._at = label, now
-                click.echo(f"{label}: {note[:WIDTH]}" if note else label, err=True)
+                click.echo(f"{label}: {cut(note, WIDTH)}" if note else label, err=True)
             return
         if self._task is None:
             self._task = self._bar.add_task(label, note="")
         whole = total or None
-        self._bar.update(self._task, description=label, completed=done, total=whole, note=note[:WIDTH])
+        self._bar.update(self._task, description=label, completed=done, total=whole, note=cut(note, WIDTH))
 
 
 def _bar() -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import textwrap
 from collections import Counter
@@ -16,7 +15,7 @@ from ..errors import NotAProject
 from ..project.checks import Finding, Level, Outcome
 from ..project.checks.examination import CALL_S, EPISODES, SESSIONS, examine
 from ..project.checks.findings import InternalFault
-from .terminal import FILE, complete_target, print_error
+from .terminal import FILE, columns, complete_target, cut, print_error
 
 NOT_A_PROJECT = 2
 INTERNAL = 3
@@ -30,7 +29,6 @@ _MARKS = {
 }
 _WORDS = {Outcome.PASS: "passed", Outcome.WARNING: "warned", Outcome.FAIL: "failed", Outcome.SKIPPED: "skipped"}
 _NAME_WIDTH = 20
-_NARROWEST = 60
 _WIDEST = 140
 
 
@@ -154,15 +152,14 @@ def _show(finding: Finding) -> None:
         click.echo("\r\033[K", nl=False, err=True)
     mark, color = _MARKS[finding.outcome]
     head = f"{click.style(mark, fg=color)}  {finding.check:<{_NAME_WIDTH}} "
-    width = max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns))
-    room = width - _NAME_WIDTH - 7
+    room = columns(_WIDEST) - _NAME_WIDTH - 7
     if finding.outcome in (Outcome.FAIL, Outcome.WARNING):
         lines = textwrap.wrap(f"saw:  {finding.saw}", room, subsequent_indent="      ")
         lines += textwrap.wrap(f"fix:  {finding.mend}", room, subsequent_indent="      ") if finding.mend else []
     elif finding.outcome is Outcome.SKIPPED:
         lines = textwrap.wrap(finding.saw, room)
     else:
-        lines = [finding.saw if len(finding.saw) <= room else f"{finding.saw[: room - 3]}..."]
+        lines = [cut(finding.saw, room)]
     indent = " " * (_NAME_WIDTH + 7)
     click.echo(head + f"\n{indent}".join(lines))
 

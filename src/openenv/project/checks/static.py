@@ -123,7 +123,7 @@ def static_healthcheck(place: Path) -> str:
             f"{file.name} has no HEALTHCHECK: a server that hangs is not noticed.",
             "add a HEALTHCHECK that asks http://127.0.0.1:PORT/ready",
         )
-    return f"HEALTHCHECK {check.rest[:60]}"
+    return f"HEALTHCHECK {check.rest}"
 
 
 @Check.of("static.port", "Do Dockerfile and manifest have the same port?", "static.dockerfile")
