@@ -87,7 +87,7 @@ def test_without_a_server_there_is_no_answer():
 
 def test_an_answer_has_a_largest_size(monkeypatch):
     monkeypatch.setattr(module, "MOST_BYTES", 10)
-    with serving() as url, pytest.raises(ProtocolViolation, match="answers with more than"):
+    with serving() as url, pytest.raises(ProtocolViolation, match="is larger than"):
         fetch(url, {}, 60)
 
 

@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """Runs coroutines for other threads, in the context of those who ask.
+    """Runs coroutines for other threads, in the context of the caller.
 
     Args:
-        name: Name of its thread, which is a daemon: it keeps no process from ending.
+        name: Name of its thread. The thread is a daemon, so it does not keep the process from ending.
     """
 
     def __init__(self, name: str):
@@ -29,11 +29,11 @@ class BackgroundLoop:
         self._thread.start()
 
     def submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
-        """Has a coroutine run there. Cancelling the future cancels it."""
+        """Runs a coroutine on this loop. Cancelling the future cancels it."""
         return asyncio.run_coroutine_threadsafe(call, self.loop)
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine there and waits for it; an interrupt of this thread cancels it."""
+        """Runs a coroutine on this loop and waits for it. An interrupt of the calling thread cancels it."""
         future = self.submit(call)
         try:
             return future.result()
@@ -54,28 +54,28 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _Threads(ThreadPoolExecutor):
-    """Runs each call on a thread of its own: a pool refuses them when the interpreter ends, and then, too, host names
-    have to be looked up.
+    """Runs each call on a separate thread. A pool refuses calls while the interpreter ends, but host names must still
+    be resolved then.
     """
 
     def submit(self, call: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
         outcome: Future[Any] = Future()
-        outcome.set_running_or_notify_cancel()  # it goes on when no caller waits any more
+        outcome.set_running_or_notify_cancel()  # the call continues when its caller is cancelled
         _begin(outcome, lambda: call(*arguments, **more))
         return outcome
 
 
 class _SharedLoop:
-    """What this process has: one loop, or none yet."""
+    """The one loop of this process; None until it is needed."""
 
     lock = threading.Lock()
     loop: BackgroundLoop | None = None
 
 
 def shared_loop() -> BackgroundLoop:
-    """The loop of this process for input and output that belongs to no other loop; made when first asked for.
+    """The loop of this process for I/O that belongs to no other loop; made on first use.
 
-    No code of users may run there: it could wait for a thread that waits for this loop.
+    User code must not run there: it could wait for a thread that waits for this loop.
     """
     with _SharedLoop.lock:
         if _SharedLoop.loop is None:
@@ -84,9 +84,9 @@ def shared_loop() -> BackgroundLoop:
 
 
 async def on_shared(call: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine on the loop of this process, for a caller on any other; awaited there, it just runs.
+    """Runs a coroutine on the shared loop, for a caller on any loop; on the shared loop itself, just awaits it.
 
-    A caller who is cancelled has the coroutine cancelled, and waits until it has really ended, cleaning up included.
+    Cancelling the caller cancels the coroutine. The caller then waits until it has ended, including its cleanup.
     """
     background = shared_loop()
     if asyncio.get_running_loop() is background.loop:
@@ -102,7 +102,7 @@ async def on_shared(call: Coroutine[Any, Any, T]) -> T:
             outcome.set_exception(error)
 
     def on_end(_: asyncio.Task[None]) -> None:
-        if not outcome.done():  # cancelled before it had begun
+        if not outcome.done():  # cancelled before it began
             call.close()
             outcome.set_exception(asyncio.CancelledError())
 
@@ -122,7 +122,7 @@ async def on_shared(call: Coroutine[Any, Any, T]) -> T:
 
 
 async def run_to_completion(call: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end: a caller who is cancelled waits for that, and hears of no failure."""
+    """Runs a coroutine to its end. A cancelled caller still waits for it, and its failure is not reported."""
     task = start_task(call)
     try:
         return await asyncio.shield(task)
@@ -132,14 +132,14 @@ async def run_to_completion(call: Coroutine[Any, Any, T]) -> T:
 
 
 def start_task(call: Awaitable[T]) -> asyncio.Future[T]:
-    """Starts work that goes on when its caller is cancelled; its failure is no news when nothing awaits it then."""
+    """Starts work that continues if its caller is cancelled. A failure that no caller awaits is not reported."""
     task = asyncio.ensure_future(call)
     task.add_done_callback(retrieve_exception)
     return task
 
 
 async def first_of(*tasks: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:
-    """Waits until one of some tasks ends, and cancels the others. Returns those that were not cancelled."""
+    """Waits until the first task ends, and cancels the others. Returns those that were not cancelled."""
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -150,7 +150,7 @@ async def first_of(*tasks: asyncio.Future[Any]) -> set[asyncio.Future[Any]]:
 
 
 def retrieve_exception(work: asyncio.Future[Any]) -> None:
-    """Done callback of work that no caller waits for any more: asyncio then does not report its failure."""
+    """Done callback for work that no caller awaits: it keeps asyncio from reporting the failure."""
     if not work.cancelled():
         work.exception()
 
@@ -158,16 +158,16 @@ def retrieve_exception(work: asyncio.Future[Any]) -> None:
 async def on_thread(
     call: Callable[[], T], abandon: Callable[[], object] | None = None, *, detached: bool = False
 ) -> T:
-    """Runs a call that blocks for long on a thread of its own.
+    """Runs a long blocking call on a separate thread.
 
     Args:
         call: The call.
-        abandon: What to do, on another thread, when the caller does not wait for it any more.
-        detached: Whether the process may end before the call does, which may be never.
+        abandon: Called on another thread if the caller is cancelled.
+        detached: Whether the process may end before the call does, for a call that may never return.
     """
     outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()  # it goes on when no caller waits any more
-    # No executor: those refuse work when the interpreter ends, which is when forgotten servers are stopped.
+    outcome.set_running_or_notify_cancel()  # the call continues when its caller is cancelled
+    # Not an executor: it refuses work while the interpreter ends, which is when forgotten servers are stopped.
     _begin(outcome, call, detached)
     try:
         return await asyncio.wrap_future(outcome)
@@ -180,7 +180,7 @@ async def on_thread(
 def _begin(outcome: Future[Any], call: Callable[[], Any], detached: bool = False) -> None:
     try:
         threading.Thread(target=_settle, args=(outcome, call), name="openenv-call", daemon=detached).start()
-    except RuntimeError:  # since Python 3.12, none starts when the interpreter ends
+    except RuntimeError:  # since Python 3.12, no thread can start while the interpreter ends
         _settle(outcome, call)
 
 
@@ -192,11 +192,11 @@ def _settle(outcome: Future[Any], call: Callable[[], Any]) -> None:
 
 
 class _Presence:
-    """Goes with its thread: nothing else holds it, as the traceback of an error may hold a loop."""
+    """Freed at the end of its thread: nothing else references it. A traceback may reference a loop for longer."""
 
 
 class _Waiter(threading.local):
-    """How this thread waits for coroutines. Its loops stay: what was opened on one is still good next time."""
+    """The loops on which this thread waits for coroutines; kept, so that resources opened on one stay valid."""
 
     def __init__(self) -> None:
         self.presence = _Presence()
@@ -210,7 +210,7 @@ class _Waiter(threading.local):
         task = self.loop.create_task(call)
         try:
             return self.loop.run_until_complete(task)
-        except BaseException:  # an interrupt, perhaps: nothing may be left to go on during the next call
+        except BaseException:  # such as an interrupt: the task must not continue during the next call
             if not task.done():
                 task.cancel()
                 self.loop.run_until_complete(asyncio.wait([task]))
@@ -224,7 +224,7 @@ class _Waiter(threading.local):
 
 
 def _leave(process: int, loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
-    """Ends a loop with the thread that it served. A forked child keeps it: closing it takes it from the parent."""
+    """Ends a loop with its thread. A forked child keeps it, since closing it there would break it in the parent."""
     if os.getpid() == process:
         end()
     else:
@@ -238,8 +238,8 @@ _inherited: list[asyncio.AbstractEventLoop] = []
 def wait_for(awaitable: Awaitable[Any]) -> Any:
     """Waits for an awaitable in synchronous code, on this thread.
 
-    Where an event loop runs on this thread, it is waited for on another one, which belongs to this thread alone: so
-    neither can be waiting for the other. The loop stands still meanwhile; asynchronous code awaits instead.
+    If an event loop runs on this thread, the awaitable runs on another loop that only this thread uses, so the two
+    cannot wait for each other. This blocks the running loop; asynchronous code should await instead.
     """
     try:
         asyncio.get_running_loop()
@@ -251,8 +251,8 @@ def wait_for(awaitable: Awaitable[Any]) -> Any:
 def run_async_safely(coro: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine on a new event loop and returns its result, from synchronous code.
 
-    Where an event loop runs on this thread, the new one runs on another thread and the running one stands still until
-    then. `wait_for` keeps its loop for the next call; this closes it, as `asyncio.run` does.
+    If an event loop runs on this thread, the new one runs on another thread and blocks the running one. `wait_for`
+    keeps its loop for the next call; this function closes it, as `asyncio.run` does.
     """
     try:
         asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Retries with growing, randomised pauses, independent of the program's own `random` and of forks."""
+"""Retries with growing, randomised pauses, independent of the program's `random` state and of forks."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Backoff:
         return self.pause_s
 
     def reset(self) -> None:
-        """Begins with the first pause again, after a success."""
+        """Starts with the first pause again, after a success."""
         self.pause_s = 0.0
 
 
 async def retry_connect(dial: Callable[[], Awaitable[T]], patience_s: float) -> T:
-    """Tries until a connection is there, in growing intervals that differ from client to client.
+    """Tries to connect until it succeeds, in growing intervals that differ from client to client.
 
     Args:
         dial: Connects.
         patience_s: Seconds after which no further attempt is made.
 
     Raises:
-        OpenEnvError: That of the last attempt, or one that another attempt would not change.
+        OpenEnvError: The error of the last attempt, or one for which a retry is useless.
     """
     loop = asyncio.get_running_loop()
     deadline, backoff = loop.time() + patience_s, Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -59,7 +59,7 @@ async def retry_connect(dial: Callable[[], Awaitable[T]], patience_s: float) -> 
             return await dial()
         except OpenEnvError as error:
             pause = max(jittered_pause(backoff.grow()), error.retry_after_s or 0.0)
-            # Wrong keys of a neighbour behind the same address lock it for a while, for those with the right one too.
+            # Wrong keys from another client behind the same address lock the address, also for valid keys.
             transient = error.retryable or isinstance(error, TooManyFailures)
             if not transient or loop.time() + pause > deadline:
                 raise
@@ -67,5 +67,5 @@ async def retry_connect(dial: Callable[[], Awaitable[T]], patience_s: float) -> 
 
 
 def jittered_pause(longest_s: float) -> float:
-    """A pause of half that length or more: clients that lost their connections together come back apart."""
+    """A random pause of at least half that length: clients that disconnect together reconnect at different times."""
     return longest_s * system_random.uniform(0.5, 1.0)

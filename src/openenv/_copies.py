@@ -10,17 +10,16 @@ from weakref import WeakSet
 
 from .errors import NotForkable
 
-# Classes whose copies were found to be independent. Looking takes longer than copying: once for each is enough.
+# Classes whose copies were found to be independent. The check is slower than a copy, so it runs once per class.
 _sound: WeakSet[type[Any]] = WeakSet()
 _MOST_OBJECTS = 200_000
 
 
 def deep_copy_of(environment: Any) -> Any:
-    """A deep copy of an environment, or of what its `save_state` gave.
+    """A deep copy of an environment, or of the result of its `save_state`.
 
     Raises:
-        NotForkable: It has something that cannot be copied, or that would go on using the original; the message
-            names it.
+        NotForkable: An attribute cannot be copied, or its copy would still use the original; the message names it.
     """
     try:
         copy = deepcopy(environment)
@@ -30,16 +29,16 @@ def deep_copy_of(environment: Any) -> Any:
         name = type(environment).__name__
         raise NotForkable(
             f"{name} cannot be forked: {_culprit(environment)}cannot be copied ({error}): implement save_state() and "
-            "load_state(), which leave it out"
+            "load_state() without it"
         ) from error
     if type(environment) not in _sound:
-        # A function that was made inside is not copied: the copy would use, and change, the original.
+        # A closure is not copied, so the copy would use and change the original.
         for name, value in getattr(copy, "__dict__", {}).items():
             if _leads_to(value, environment):
                 class_name = type(environment).__name__
                 raise NotForkable(
                     f"{class_name} cannot be forked: its attribute {name!r} holds a function made in one of its "
-                    "methods, which goes on using the original: implement save_state() and load_state(), which leave "
+                    "methods, which still uses the original: implement save_state() and load_state(), which leave "
                     "it out"
                 )
         _sound.add(type(environment))
@@ -47,15 +46,15 @@ def deep_copy_of(environment: Any) -> Any:
 
 
 def become_copy_of(environment: Any, other: Any) -> None:
-    """Has an environment go on as a copy of another one of its class, which stays as it is.
+    """Turns an environment into a copy of another one of its class. The other one is unchanged.
 
     Raises:
-        NotForkable: It is of another class.
+        NotForkable: The other environment has another class.
     """
     if type(other) is not type(environment):
         name = type(environment).__name__
-        raise NotForkable(f"{name} cannot go on from the state of a {type(other).__name__}: implement load_state()")
-    # What leads to the other one leads to this one in the copy.
+        raise NotForkable(f"{name} cannot load the state of a {type(other).__name__}: implement load_state()")
+    # References to the other one become references to this one in the copy.
     attributes, slots = deepcopy(_state_of(other), {id(other): environment})
     for name in _state_of(environment)[1]:
         delattr(environment, name)
@@ -67,14 +66,14 @@ def become_copy_of(environment: Any, other: Any) -> None:
 
 
 def _state_of(environment: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Its attributes, and those that its class keeps in slots."""
+    """Its attributes, from its `__dict__` and from the slots of its class."""
     state = object.__getstate__(environment)
     attributes, slots = state if isinstance(state, tuple) else (state, None)
     return attributes or {}, slots or {}
 
 
 def _leads_to(value: Any, wanted: Any) -> bool:
-    """Whether an object is reached from another one, by what that holds and what its functions were made with."""
+    """Whether an object is reachable from another one, through its contents and the closures of its functions."""
     seen, pending = {id(value)}, [value]
     while pending and len(seen) < _MOST_OBJECTS:
         for held in _held(pending.pop()):
@@ -95,7 +94,7 @@ def _held(value: Any) -> list[Any]:
 
 
 def _culprit(environment: Any) -> str:
-    """Which attribute of it cannot be copied."""
+    """The attribute that cannot be copied, as the beginning of a clause."""
     for name, value in getattr(environment, "__dict__", {}).items():
         try:
             deepcopy(value)

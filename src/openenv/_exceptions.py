@@ -1,4 +1,4 @@
-"""Exceptions of foreign code: which a signal raised, which must not end a loop, and notes of a failed cleanup."""
+"""Exceptions of foreign code: those that a signal raised, those that must not end a loop, and failed cleanups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 
 
 def from_signal(error: BaseException) -> bool:
-    """Whether a signal raised an exception: it is then for the process, and not for the code that it hit.
+    """Whether a signal raised an exception: it is then meant for the process, not for the code that it interrupted.
 
     Python runs signal handlers on the main thread, on top of the code that they interrupt. So an exception comes
     from a signal if the frame of a handler is in its traceback. The default handler of Ctrl-C is written in C and has
@@ -53,11 +53,11 @@ def from_signal(error: BaseException) -> bool:
 def keep_running(run: Callable[[], T]) -> T:
     """Runs an event loop until it ends or a signal interrupts it.
 
-    asyncio lets `KeyboardInterrupt` and `SystemExit` of any task or callback end the loop. A task that an environment
-    started must not do that: the exception stays in the task, and the loop goes on.
+    In asyncio, `KeyboardInterrupt` and `SystemExit` of any task or callback end the loop. A task that an environment
+    started must not do that: the exception stays in the task, and the loop continues.
 
     Args:
-        run: Runs the loop; called again after an exception that no signal raised.
+        run: Runs the loop. Called again after an exception that no signal raised.
     """
     while True:
         try:
@@ -66,7 +66,7 @@ def keep_running(run: Callable[[], T]) -> T:
             if from_signal(error):
                 raise
             name = type(error).__name__
-            logger.exception("code on the event loop raised %s: its task has failed, the event loop goes on", name)
+            logger.exception("code on the event loop raised %s: its task has failed, the event loop continues", name)
 
 
 def _code_of(handler: Any) -> CodeType | None:
@@ -81,7 +81,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 @contextlib.contextmanager
 def add_cleanup_note(error: BaseException | None) -> Iterator[None]:
-    """Cleaning up after an error, which goes first: what goes wrong here becomes a note of it."""
+    """For a cleanup after an error: a failure of the cleanup becomes a note of the error."""
     try:
         yield
     except Exception as failure:

@@ -36,24 +36,24 @@ class HttpReply:
 
 
 def bearer(api_key: str | None) -> dict[str, str]:
-    """The headers that show a key."""
+    """The headers that send an API key."""
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
 def fetch(url: str, headers: Mapping[str, str], timeout_s: float | None, body: Any = None) -> HttpReply:
     """Sends a GET, or a POST of JSON if there is a body; blocks.
 
-    The proxy is the one that the process's environment names; none leads to this machine. Redirects are followed, and
-    credentials stay with the server that they were meant for.
+    Uses the proxy from the environment variables, but none for this machine. Follows redirects, and sends credentials
+    only to the original server.
 
     Args:
         url: An http or https address.
         headers: Sent with the request.
-        timeout_s: Seconds of silence after which the request fails; None: no limit.
+        timeout_s: Seconds of silence after which the request fails; None for no limit.
         body: Value that is sent as JSON; None sends a GET.
 
     Raises:
-        ConnectionLost: The server did not answer, or not to the end.
+        ConnectionLost: The server did not answer, or its answer is incomplete.
         ProtocolViolation: The answer is larger than `MOST_BYTES`.
     """
     data = None if body is None else json.dumps(body).encode()
@@ -69,19 +69,19 @@ def fetch(url: str, headers: Mapping[str, str], timeout_s: float | None, body: A
             reply = refusal
         with reply:
             content = reply.read(MOST_BYTES + 1)
-        # `read` with a size returns what has come when the connection ends.
+        # With a size, `read` returns incomplete data if the connection ends.
         length = reply.headers.get("Content-Length", "")
         if length.isdecimal() and len(content) < min(int(length), MOST_BYTES):
             raise IncompleteRead(content, int(length) - len(content))
     except (OSError, HTTPException) as error:
         raise ConnectionLost(f"no answer from {url}: {getattr(error, 'reason', error)}") from error
     if len(content) > MOST_BYTES:
-        raise ProtocolViolation(f"{url} answers with more than {MOST_BYTES >> 20} MiB")
+        raise ProtocolViolation(f"the answer of {url} is larger than {MOST_BYTES >> 20} MiB")
     return HttpReply(reply.status, content)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects without credentials where they lead to another server."""
+    """Follows redirects, without credentials if they lead to another server."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str

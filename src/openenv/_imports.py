@@ -9,17 +9,17 @@ from typing import Any
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the `__getattr__` and `__dir__` of a module that takes its names from others.
+    """Make the `__getattr__` and `__dir__` of a module that re-exports names of other modules.
 
     Use it as `__getattr__, __dir__ = lazy(__name__, {"Name": "package.module"})`. A name is looked up once and then
-    kept in the module. A home that is the module's own submodule of that name gives the submodule itself.
+    kept in the module. If the home is a submodule of that name, the name is the submodule itself.
 
     Args:
         package: The module's `__name__`.
-        homes: For each name the full name of the module that has it.
+        homes: For each name, the full name of the module that defines it.
 
     Returns:
-        The two functions. The first raises AttributeError for a name that is in neither `homes` nor the home.
+        The two functions. The first raises AttributeError for a name that is missing in `homes` or in its home.
     """
 
     def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What functions and classes declare: accepted arguments, the function of a partial, arguments of a generic base."""
+"""Declarations of functions and classes: accepted arguments, the function of a partial, type arguments of a base."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class AcceptedArguments:
     """The keyword arguments of one function.
 
     Args:
-        names: Those it takes by name; None if it takes any.
-        taken: Names that are given by position and must not come again.
+        names: The arguments that it accepts by name; None if it accepts any.
+        taken: Names of arguments that are passed by position and must not be repeated.
     """
 
     def __init__(self, names: frozenset[str] | None, taken: frozenset[str]):
@@ -21,11 +21,11 @@ class AcceptedArguments:
         self._taken = taken
 
     def takes(self, name: str) -> bool:
-        """Whether the function takes an argument of that name."""
+        """Whether the function accepts an argument of that name."""
         return name not in self._taken and (self._names is None or name in self._names)
 
     def of(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Those of the arguments that the function takes."""
+        """The subset of the arguments that the function accepts."""
         names, taken = self._names, self._taken
         return {
             name: value for name, value in arguments.items() if name not in taken and (names is None or name in names)
@@ -37,7 +37,7 @@ def accepted_arguments(function: Callable[..., Any], positional: int = 0) -> Acc
 
     Args:
         function: A bound method or a function.
-        positional: How many arguments will be given by position.
+        positional: Number of arguments that the caller passes by position.
     """
     parameters = list(inspect.signature(function).parameters.values())
     taken = frozenset(parameter.name for parameter in parameters[:positional])
@@ -50,17 +50,16 @@ def accepted_arguments(function: Callable[..., Any], positional: int = 0) -> Acc
 
 
 def unwrap_partial(function: Any) -> Any:
-    """The function or class that a `functools.partial` calls in the end; anything else as it is."""
+    """The function or class inside a `functools.partial`, at any depth; any other value unchanged."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
 
 
 def type_arguments(cls: type[Any], base: type[Any]) -> tuple[Any, ...]:
-    """The arguments with which a class fills in a generic base: `EnvClient[A, O, S]` gives (A, O, S).
+    """The type arguments that a class gives to a generic base: `EnvClient[A, O, S]` gives (A, O, S).
 
-    Through generic classes in between, in any order of their parameters. A base that is not
-    filled in completely gives `()`.
+    Follows generic classes in between, with their parameters in any order. Returns `()` if an argument is missing.
     """
     arguments = _filled(cls, base, ())
     return () if any(isinstance(argument, TypeVar) for argument in arguments) else arguments

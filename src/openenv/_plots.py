@@ -38,7 +38,7 @@ _STYLE: Any = {
 
 
 def require_matplotlib() -> None:
-    """Raises `MissingExtra` if no picture can be made here."""
+    """Raises `MissingExtra` if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ModuleNotFoundError:
@@ -46,7 +46,7 @@ def require_matplotlib() -> None:
 
 
 def colours() -> Iterator[str]:
-    """The colours, over and over."""
+    """The colours, repeated endlessly."""
     while True:
         yield from COLOURS
 
@@ -55,7 +55,7 @@ def colours() -> Iterator[str]:
 def canvas(
     rows: int, columns: int, *, share_y: bool = False, panel_width: float | None = None
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A figure of our style and its panels, row by row. It belongs to no window and no global state."""
+    """A figure in our style, and its panels, row by row. It uses neither a window nor matplotlib's global state."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ _PLAIN = (float, int, bool)
 
 
 class Score(float):
-    """The score of synchronous rubrics. Asynchronous code may await it, as it awaits that of asynchronous ones."""
+    """The score of a synchronous rubric. Asynchronous code may await it, like the score of an asynchronous rubric."""
 
     __slots__ = ()
 
@@ -30,10 +30,10 @@ class Score(float):
 
 
 class ScoreSheet:
-    """What the parts of a rubric gave during one call, apart from other calls that use the same rubric at that time.
+    """The scores of a rubric's parts during one call, separate from concurrent calls of the same rubric.
 
     Attributes:
-        scores: By the id of the part.
+        scores: The scores, by the id of the part.
         notes: Remarks about a score, with the part that gave it.
     """
 
@@ -48,21 +48,21 @@ _sheet: ContextVar[ScoreSheet | None] = ContextVar("openenv_sheet", default=None
 
 
 def current_sheet() -> ScoreSheet | None:
-    """The sheet of the call that this code is part of."""
+    """The sheet of the current call."""
     return _sheet.get()
 
 
 def score(rubric: Rubric, action: Any, observation: Any, report: bool) -> float:
-    """Applies a rubric from synchronous code; an asynchronous one is waited for.
+    """Applies a rubric from synchronous code; waits for an asynchronous one.
 
     Args:
         rubric: A rubric, or any callable of the same two arguments; it may be asynchronous.
-        action, observation: What is judged.
+        action, observation: The action and observation to judge.
         report: Write the scores of the parts to `observation.metadata["rubric"]`: by their paths, None for a part
             that was not asked, and the whole under `total`. Notes go to `metadata["rubric_notes"]` in any case.
 
     Raises:
-        RubricFailed: What it gave is no finite number.
+        RubricFailed: The score is not a finite number.
     """
     page, before = ScoreSheet(), _sheet.get()
     _sheet.set(page)
@@ -74,7 +74,7 @@ def score(rubric: Rubric, action: Any, observation: Any, report: bool) -> float:
 
 
 async def score_async(rubric: Rubric, action: Any, observation: Any, report: bool) -> float:
-    """The same from asynchronous code."""
+    """Like `score`, from asynchronous code."""
     page, before = ScoreSheet(), _sheet.get()
     _sheet.set(page)
     try:
@@ -105,7 +105,7 @@ def _parts(rubric: Any) -> list[tuple[str, Any]]:
 
 
 def _add_metadata(observation: Any, key: str, facts: dict[str, Any]) -> None:
-    """Puts facts into an observation's metadata, of any kind of observation."""
+    """Adds facts to the metadata of an observation of any kind."""
     if isinstance(observation, dict):
         observation["metadata"] = {**(observation.get("metadata") or {}), key: facts}
         return
@@ -116,22 +116,22 @@ def _add_metadata(observation: Any, key: str, facts: dict[str, Any]) -> None:
         return
     try:
         observation.metadata = {**(metadata or {}), key: facts}
-    except (AttributeError, TypeError, ValueError):  # a frozen one, or one without such a field
+    except (AttributeError, TypeError, ValueError):  # a frozen observation, or one without such a field
         if isinstance(metadata, dict):
             metadata[key] = facts
         else:
-            logger.warning("%s takes no metadata, so its %s are not told", type(observation).__name__, key)
+            logger.warning("%s accepts no metadata, so its %s are not reported", type(observation).__name__, key)
 
 
 def finite_score(given: Any, rubric: Any) -> float:
-    """A score as it was given, if it is one; a number of another kind (numpy's, a tensor's) as a float.
+    """A score unchanged if it is a Python number; a number of another kind (numpy's, a tensor's) as a float.
 
     Args:
-        given: What `forward` returned.
-        rubric: Who gave it, for the message.
+        given: The result of `forward`.
+        rubric: The rubric that returned it, for the message.
 
     Raises:
-        RubricFailed: NaN, infinity, or no number at all.
+        RubricFailed: It is NaN, infinite, or not a number.
     """
     if type(given) is float and isfinite(given):
         return given
@@ -141,26 +141,26 @@ def finite_score(given: Any, rubric: Any) -> float:
         number = given if isinstance(given, _PLAIN) else float(given)
         if isfinite(number):
             return number
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch's is the last one
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # torch raises RuntimeError
         pass
     raise RubricFailed(
-        f"{rubric_label(rubric)} returned {given!r:.100}, which is no score: forward() must return a finite number "
-        "(raise an error if there is none; it reaches the trainer as a failed step and never as a reward)"
+        f"{rubric_label(rubric)} returned {given!r:.100}, which is not a score: forward() must return a finite "
+        "number or raise an error, which reaches the trainer as a failed step and never as a reward"
     )
 
 
 def rubric_label(rubric: Any) -> str:
-    """A rubric in words: the name that its parent has for it, and its class."""
+    """A description of a rubric: its name in its parent, and its class."""
     kind = getattr(rubric, "__name__", None) or type(rubric).__name__
     name = getattr(rubric, "_registered_as", None)
     return f"rubric {name!r} ({kind})" if name else f"rubric {kind}"
 
 
 def reset_rubric(rubric: Any) -> Any:
-    """Resets a rubric, by its `reset_async` if it has one, else by its `reset` if it has that.
+    """Resets a rubric by its `reset_async`, or else by its `reset`, if it has one of them.
 
     Returns:
-        None, or an awaitable that does it.
+        None, or an awaitable that resets it.
     """
     reset = getattr(rubric, "reset_async", None) or getattr(rubric, "reset", None)
     return None if reset is None else reset()
@@ -171,7 +171,7 @@ def _is_pending(value: Any) -> bool:
 
 
 def resolve_awaitable(value: Any) -> Any:
-    """A value that may be awaitable, for synchronous code: as it is, or what it gives."""
+    """A value that may be awaitable, for synchronous code: the value itself, or the result of awaiting it."""
     if not _is_pending(value):
         return value
     from ._asyncio import wait_for  # noqa: PLC0415 - asyncio takes time to import, and few rubrics need it

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Quantiles(NamedTuple):
-    """What a latency column says. Seconds; None where nothing was measured."""
+    """The quantiles of a latency column, in seconds; None if nothing was measured."""
 
     p50: float | None = None
     p90: float | None = None
@@ -38,12 +38,12 @@ def nearest_rank(ordered: Sequence[float], share: float) -> float | None:
 
 
 def quantiles_of(values: Iterable[float | None]) -> Quantiles:
-    """The quantiles of a column; None, a phase that was not reached, does not count."""
+    """The quantiles of a column. Ignores None, which marks a phase that was not reached."""
     ordered = sorted(value for value in values if value is not None)
     return Quantiles(*(nearest_rank(ordered, share) for share in (0.50, 0.90, 0.95, 0.99)))
 
 
-# Intervals of Simpson's rule, and halvings of the search: both are good for nine digits.
+# Intervals of Simpson's rule, and halvings of the search: both give nine digits.
 _STEPS = 2000
 _HALVINGS = 60
 
@@ -94,7 +94,7 @@ def t_quantile(share: float, freedom: float) -> float:
 
 
 def _integral(end: float, power: float) -> float:
-    """Of cos(angle) ** power from 0 to `end`, which is at most a right angle."""
+    """The integral of cos(angle) ** power from 0 to `end`, which is at most a right angle."""
     width = end / _STEPS
     heights: list[float] = [math.cos(width * number) ** power for number in range(_STEPS + 1)]
     return width / 3 * (heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1])

@@ -8,15 +8,15 @@ import resource
 import sys
 import threading
 
-# Where the system sets none, what the kernel allows a process by default.
+# The kernel's default limit for a process, used if the system sets none.
 UNLIMITED = 1_048_576
 
 
 def raise_file_limit() -> int:
-    """Raises this process's limit as far as it may, for itself and what it starts.
+    """Raises this process's limit of open files to the maximum, for itself and its child processes.
 
     Returns:
-        How many files it may have open.
+        The number of files that it may open.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
@@ -27,31 +27,31 @@ def raise_file_limit() -> int:
 
 
 def use_batch_scheduling() -> None:
-    """Has the kernel not interrupt a running thread when the calling one is woken. Elsewhere than on Linux, nothing.
+    """Sets SCHED_BATCH: when the calling thread wakes, it does not preempt the running one. Does nothing off Linux.
 
-    A thread is woken while the event loop holds the interpreter: given the processor at once, it would only find that
-    out and go back to sleep. On one core, 64 sessions, that is two switches and a third to a half of the CPU of a
+    A thread wakes while the event loop holds the interpreter lock: if it preempted the loop, it would find the lock
+    taken and sleep again. On one core with 64 sessions, that costs two switches and a third to a half of the CPU of a
     step (51 us without, 28 with; `openenv bench steps --serve` of a synchronous environment).
     """
     if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        # A sandbox may forbid it. What the thread starts inherits it: the same share, later by a moment.
+        # A sandbox may forbid it. Child processes inherit it: they get the same share of the CPU, a moment later.
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-# A thread that waits for the interpreter wakes up after every switch interval (5 ms) to ask for it again. With
-# thousands that wait, that alone fills the processor: 8,192 sessions whose steps sleep a second took 19.5 s at P99
-# with the usual interval, 10.0 s with 100 ms, 16.3 s with 1 s (2 workers on 2 cores, one run after the other). So the
-# interval grows with the calls there are, and many together ask no more often than a few would.
+# A thread that waits for the interpreter lock wakes after every switch interval (5 ms) to request it again. With
+# thousands of waiting threads, this alone fills the processor: 8,192 sessions whose steps sleep a second took 19.5 s
+# at P99 with the default interval, 10.0 s with 100 ms, 16.3 s with 1 s (2 workers on 2 cores, one run after the
+# other). So the interval grows with the number of calls, and many threads together wake no more often than a few.
 CALLS_A_LEVEL = 100
 LEVEL_S = 0.005
 MOST_S = 0.1
 
 
 class SwitchInterval:
-    """Counts the calls that are with threads, and sets the interpreter's switch interval by them.
+    """Counts the calls on threads, and sets the interpreter's switch interval according to their number.
 
-    Safe from every thread; one for the whole process, as the interval is.
+    Thread-safe. There is one for the whole process, because the interval applies to the process.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class SwitchInterval:
         self._count(1)
 
     def end(self, calls: int) -> None:
-        """So many calls have come back."""
+        """This number of calls has returned."""
         self._count(-calls)
 
     def _count(self, calls: int) -> None:
@@ -74,7 +74,7 @@ class SwitchInterval:
             level = self._calls // CALLS_A_LEVEL
             if level == self._level:
                 return
-            if self._level == 0:  # what the process has chosen for itself by now
+            if self._level == 0:  # the current value, which the process may have changed
                 self._usual = sys.getswitchinterval()
             self._level = level
             sys.setswitchinterval(max(self._usual, min(level * LEVEL_S, MOST_S)))

@@ -20,7 +20,7 @@ __all__ = ["ClientSettings", "ServerSettings", "Setting", "proxy_for"]
 
 
 def _setting(default: Any, description: str, *, variable: str | None = None, **bounds: Any) -> Any:
-    """A field. Its variable is its name in capitals after `OPENENV_`, unless it has another one."""
+    """Makes a field. By default, its environment variable is `OPENENV_` and the field's name in capitals."""
     if isinstance(default, float) or bounds.get("gt") == 0:
         bounds["allow_inf_nan"] = False
     return Field(default=default, description=description, json_schema_extra={"variable": variable}, **bounds)
@@ -43,11 +43,11 @@ class _Settings(BaseModel):
         """Reads the environment; an override that is not None wins over a variable.
 
         Args:
-            environ: Read instead of `os.environ`, for tests.
-            overrides: Values by field name, as given on a command line or to a constructor.
+            environ: Replaces `os.environ`, for tests.
+            overrides: Values by field name, from a command line or a constructor.
 
         Raises:
-            InvalidArgument: A value is not valid; the message names the setting and its variable.
+            InvalidArgument: A value is invalid; the message names the setting and its variable.
         """
         environ = os.environ if environ is None else environ
         values: dict[str, Any] = {}
@@ -67,7 +67,7 @@ class _Settings(BaseModel):
             raise InvalidArgument("; ".join(faults)) from None
 
     def export(self) -> None:
-        """Makes `os.environ` say what these settings say, for apps and processes made from here on."""
+        """Writes these settings to `os.environ`, for apps and processes that start later."""
         for setting in self.table():
             value = getattr(self, setting.name)
             os.environ.pop(setting.variable, None)
@@ -76,7 +76,7 @@ class _Settings(BaseModel):
 
     @classmethod
     def table(cls) -> Iterator[Setting]:
-        """The rows of this class, in the order in which they are declared."""
+        """The rows of this class, in the order of their declaration."""
         for name, field in cls.model_fields.items():
             assert isinstance(field.json_schema_extra, dict)
             variable = field.json_schema_extra["variable"] or f"OPENENV_{name.upper()}"
@@ -90,39 +90,39 @@ _Mode = Annotated[
 
 
 class ServerSettings(_Settings):
-    """What a server reads when it starts."""
+    """The settings of a server, read when it starts."""
 
     host: str = _setting("127.0.0.1", "Address to listen on", variable="HOST")
     port: int = _setting(8000, "Port to listen on; 0 takes a free one", variable="PORT", ge=0, le=65535)
     workers: int = _setting(1, "Worker processes", variable="WORKERS", ge=1, le=1024)
     max_sessions: int | None = _setting(
         None,
-        "Most sessions open at one time, by all workers together, in place of the limit that the app was built with",
+        "Most concurrent sessions of all workers together; overrides the limit that the app was built with",
         ge=1,
     )
     max_concurrent_envs: int | None = _setting(
         None,
-        "Of existing code: `max_sessions` of an app that was built without a limit",
+        "For existing code: the `max_sessions` of an app that was built without a limit",
         variable="MAX_CONCURRENT_ENVS",
         ge=1,
     )
-    max_sessions_per_key: int | None = _setting(None, "Most sessions open at one time under one API key", ge=1)
+    max_sessions_per_key: int | None = _setting(None, "Most concurrent sessions of one API key", ge=1)
     max_executing: int | None = _setting(
-        None, "Most calls that environments of one worker process execute at one time; further ones wait", ge=1
+        None, "Most calls that environments of one worker process execute concurrently; further calls wait", ge=1
     )
     max_constructing: int | None = _setting(
-        None, "Most environments that one worker process makes at one time; further ones wait", ge=1
+        None, "Most environments that one worker process constructs concurrently; further ones wait", ge=1
     )
     max_abandoned_threads: int = _setting(
         16,
-        "Most hung calls that are left behind on their threads, in each worker process; their slots are "
-        "free again, the slots of further hung calls stay taken",
+        "Most hung calls that are left behind on their threads, in each worker process. Their slots become free; "
+        "the slots of further hung calls stay taken",
         ge=0,
     )
     abandon_after_s: float = _setting(
         30.0,
-        "Seconds that a session which has ended waits for its call, or its environment's close, to return; then they "
-        "are left behind. A call over its deadline is left behind at once",
+        "Seconds that an ended session waits for its call, or for its environment's close, before it leaves them "
+        "behind. A call over its deadline is left behind at once",
         gt=0,
     )
     queue_limit: int = _setting(20_000, "Most new sessions that wait for a free slot, in each worker process", ge=0)
@@ -132,29 +132,27 @@ class ServerSettings(_Settings):
     )
     resume_window_s: float = _setting(
         60.0,
-        "Seconds that a session outlives its lost connection, for its client to come back (protocol v2); "
+        "Seconds that a session outlives a lost connection, so that its client can reconnect (protocol v2); "
         "0: it ends with the connection",
         ge=0,
         le=86_400,
     )
     idle_timeout_s: float = _setting(
         3600.0,
-        "Seconds without a call or a sign of life of its client after which a session is closed; 0: never",
+        "Seconds without a call, and without any frame of its client, after which a session is closed; 0: never",
         ge=0,
     )
     isolation: Literal["none", "process"] = _setting(
-        "none", "process: each session in a separate process; none: as the class declares"
+        "none", "process: each session runs in its own process; none: the environment class decides"
     )
     sandbox: Literal["none", "bwrap"] = _setting(
-        "none", "bwrap: processes of sessions without network, with a read-only root and a private /tmp"
+        "none", "bwrap: session processes have no network, a read-only root and a private /tmp; none: no sandbox"
     )
     process_pool: int = _setting(4, "Session processes kept ready, in each worker process", ge=0, le=1024)
-    process_memory_mb: float | None = _setting(None, "Address space of a session process, in MiB", gt=0)
-    process_cpu_s: float | None = _setting(None, "CPU seconds of a session process, over its life", gt=0)
-    process_children: int = _setting(
-        256, "Most processes and threads that a session's process may have started", ge=1
-    )
-    process_files: int = _setting(1024, "Open files of a session process", ge=16)
+    process_memory_mb: float | None = _setting(None, "Most address space of a session process, in MiB", gt=0)
+    process_cpu_s: float | None = _setting(None, "Most CPU seconds of a session process over its lifetime", gt=0)
+    process_children: int = _setting(256, "Most processes and threads that a session process may start", ge=1)
+    process_files: int = _setting(1024, "Most open files of a session process", ge=16)
     process_output_mb: float = _setting(
         64.0, "Largest reply of a session process, and largest file that it may write, in MiB", gt=0
     )
@@ -162,73 +160,75 @@ class ServerSettings(_Settings):
     max_reply_mb: float = _setting(100.0, "Largest message sent to a client, in MiB", gt=0, le=2048)
     max_unsent_mb: float = _setting(
         256.0,
-        "Bytes that may wait in one connection, in each direction, and in all HTTP requests together, in MiB",
+        "Most buffered data of one connection, in each direction, and of all HTTP requests together, in MiB",
         gt=0,
     )
     max_header_kb: float = _setting(64.0, "Largest head of an HTTP request or WebSocket handshake, in KiB", gt=0)
     handshake_timeout_s: float = _setting(10.0, "Seconds a client has for the head of its first request", gt=0)
-    max_in_flight: int = _setting(64, "Requests of one session (v1: connection) that may wait for their turn", ge=1)
-    max_connection_in_flight: int = _setting(65_536, "Calls of one connection without a reply (protocol v2)", ge=1)
+    max_in_flight: int = _setting(64, "Most waiting requests of one session (v1: of one connection)", ge=1)
+    max_connection_in_flight: int = _setting(
+        65_536, "Most calls of one connection without a reply (protocol v2)", ge=1
+    )
     max_batch: int = _setting(1024, "Most calls in one batch (protocol v2)", ge=1)
     ping_interval_s: float = _setting(
-        20.0, "Seconds between WebSocket pings; two without an answer cut the connection, 0 turns them off", ge=0
+        20.0, "Seconds between WebSocket pings; two unanswered pings cut the connection, 0 turns them off", ge=0
     )
     heartbeat_s: float = _setting(
         20.0,
-        "Seconds within which a client of protocol v2 sends a frame, at least a heartbeat; "
-        "two silent periods cut the connection, 0 turns that off",
+        "Seconds within which a client of protocol v2 must send a frame, at least a heartbeat; "
+        "two silent periods cut the connection, 0 turns this off",
         ge=0,
         le=86_400,
     )
     api_keys: str | None = _setting(
         None,
-        "Keys that clients must show: scope:key, separated by commas; scopes are control, agent and view, "
-        "a key without a scope has control; none: the server asks for no key",
+        "API keys of clients: scope:key, separated by commas. Scopes are control, agent and view; "
+        "a key without a scope has control. none: the server requires no key",
     )
     max_key_failures: int = _setting(
-        20, "Wrong keys from one address within a minute after which the server refuses further ones", ge=1
+        20, "Wrong keys from one address within a minute after which the server refuses further wrong keys", ge=1
     )
     allowed_origins: str | None = _setting(
-        None, "Origins of web pages that may connect, separated by commas; *: any; unset: pages of this server"
+        None, "Origins of web pages that may connect, separated by commas; *: any; unset: pages of this server only"
     )
     allowed_hosts: str | None = _setting(
         None,
-        "Host names, without port, that requests to a server on loopback without keys may use, beside those of "
-        "loopback, separated by commas; *: any",
+        "Host names (without port, separated by commas) that a server on loopback without keys accepts in addition "
+        "to those of loopback; *: any",
     )
     ssl_certfile: str | None = _setting(None, "Certificate file, to serve over TLS")
     ssl_keyfile: str | None = _setting(None, "Private key file of the certificate")
     ssl_keyfile_password: str | None = _setting(None, "Password of the private key file")
     ssl_ca_certs: str | None = _setting(
-        None, "Authorities, one of which must have signed the certificate of a client"
+        None, "File of certificate authorities; clients must present a certificate that one of them signed"
     )
     grace_s: float = _setting(
-        30.0, "Seconds that open sessions have to end when the server stops or a worker is replaced", ge=0
+        30.0, "Seconds that open sessions have to end when the server stops or replaces a worker", ge=0
     )
-    worker_start_s: float = _setting(60.0, "Seconds a worker process has to become ready", gt=0)
+    worker_start_s: float = _setting(60.0, "Seconds within which a worker process must be ready", gt=0)
     worker_silence_s: float = _setting(
-        20.0, "Seconds a worker process may be silent before it is replaced, with all of its sessions", gt=0
+        20.0, "Seconds after which a silent worker process is replaced; its sessions are lost", gt=0
     )
-    worker_restarts: int = _setting(10, "Worker deaths within a minute after which the server gives up", ge=0)
+    worker_restarts: int = _setting(10, "Most worker restarts within a minute; then the server exits", ge=0)
     metrics: bool = _setting(True, "Whether /metrics is served and phases are timed")
     tracing: bool = _setting(False, "Whether calls are traced with OpenTelemetry (extra otel)")
-    record: str | None = _setting(None, "Folder into which episodes are recorded; workers and servers may share it")
-    record_share: float = _setting(1.0, "Share of the sessions that is recorded, chosen by their ids", ge=0, le=1)
+    record: str | None = _setting(None, "Folder in which episodes are recorded; workers and servers may share it")
+    record_share: float = _setting(1.0, "Fraction of sessions to record, chosen by their ids", ge=0, le=1)
     record_file_mb: float = _setting(
-        64.0, "Size of a file of records at which it is rotated to Parquet, in MiB", gt=0
+        64.0, "Size at which a file of records is converted to Parquet and a new file begins, in MiB", gt=0
     )
     record_max_mb: float | None = _setting(
-        None, "Size of the whole folder at which recording stops, in MiB; nothing is ever deleted", gt=0
+        None, "Size of the folder at which recording stops, in MiB; no record is ever deleted", gt=0
     )
     log_format: Literal["console", "json"] = _setting("console", "console or json")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = _setting(
         "warning", "critical, error, warning, info or debug"
     )
-    target: str | None = _setting(None, "What a worker process serves; set by `openenv serve`")
+    target: str | None = _setting(None, "The app that a worker process serves; set by `openenv serve`")
     readme_path: str | None = _setting(None, "README shown by /metadata", variable="ENV_README_PATH")
     web_interface: bool = _setting(
         True,
-        "Whether the web UI, and the page of a `gradio_builder`, is served at /web; in production mode it never is",
+        "Whether the web UI and the page of a `gradio_builder` are served at /web; never in production mode",
         variable="ENABLE_WEB_INTERFACE",
     )
 
@@ -246,26 +246,26 @@ class ServerSettings(_Settings):
 
 
 class ClientSettings(_Settings):
-    """What a client reads when it is made."""
+    """The settings of a client, read when it is made."""
 
-    api_key: str | None = _setting(None, "Key to show to the server (`api_key`)", repr=False)
+    api_key: str | None = _setting(None, "API key to send to the server (`api_key`)", repr=False)
     mode: _Mode = _setting(
-        "simulation", "production: the server lets clients call tools only (`mode`)", variable="OPENENV_CLIENT_MODE"
+        "simulation", "production: the server permits only tool calls (`mode`)", variable="OPENENV_CLIENT_MODE"
     )
     hub_url: str = _setting(
-        "https://huggingface.co", "The Hub that `from_env` takes projects from", variable="HF_ENDPOINT"
+        "https://huggingface.co", "URL of the Hub from which `from_env` downloads projects", variable="HF_ENDPOINT"
     )
-    hub_registry: str = _setting("registry.hf.space", "Where the containers of the Hub's spaces are")
-    trust_remote_code: bool = _setting(False, "Whether packages of the Hub may be installed, which runs their code")
+    hub_registry: str = _setting("registry.hf.space", "Registry of the container images of Hub Spaces")
+    trust_remote_code: bool = _setting(False, "Whether packages from the Hub may be installed; this runs their code")
 
 
 def proxy_for(scheme: str, host: str) -> str | None:
-    """The proxy that the process's environment names for a host (`HTTPS_PROXY`, `NO_PROXY`, ...), if any."""
+    """The proxy for a host from environment variables (`HTTPS_PROXY`, `NO_PROXY`, ...), if any."""
     return None if proxy_bypass(host) else getproxies().get(scheme)
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether a host name or address means this machine, so that no proxy and no other machine reaches it."""
+    """Whether a host name or address is a loopback one, which no proxy and no other machine can reach."""
     host = (host or "").lower().rstrip(".")
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -278,21 +278,21 @@ def is_loopback(host: str | None) -> bool:
 
 
 def is_loopback_for_secrets(host: str | None) -> bool:
-    """Whether a key may go to a host in plain text: names below `.localhost` may be resolved by other machines."""
+    """Whether a key may be sent to a host in plain text. Other machines may resolve names below `.localhost`."""
     return is_loopback(host) and not (host or "").lower().rstrip(".").endswith(".localhost")
 
 
 def ray_address() -> str | None:
-    """The Ray cluster that the process's environment names, if any."""
+    """The Ray cluster in the environment variable `RAY_ADDRESS`, if any."""
     return os.environ.get("RAY_ADDRESS") or None
 
 
 def variable_here(name: str) -> str | None:
-    """A variable of the process's environment that a user has named; None: it is not set."""
+    """An environment variable whose name a user has given; None if it is not set."""
     return os.environ.get(name)
 
 
 def environ_of_environments() -> dict[str, str]:
-    """The process's environment for processes that run environments: without the server's secrets."""
+    """The environment variables for processes that run environments: without the server's secrets."""
     secrets = {"OPENENV_API_KEY", "OPENENV_API_KEYS", "OPENENV_SSL_KEYFILE_PASSWORD"}
     return {name: value for name, value in os.environ.items() if name not in secrets}

@@ -392,7 +392,7 @@ def test_metadata_that_observations_share_stays_as_it_was():
 def test_an_observation_without_metadata_is_told_in_the_log(caplog):
     with caplog.at_level(logging.WARNING):
         assert Sync(rubric=tree())._apply_rubric(Move(), object()) == 0.75
-    assert "takes no metadata" in caplog.text
+    assert "accepts no metadata" in caplog.text
 
 
 # Late rubrics of an environment that is cancelled

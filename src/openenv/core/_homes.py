@@ -1,6 +1,6 @@
-"""The homes of the names of existing code: each one is said here, and the modules of `openenv.core` take theirs.
+"""Where the names of existing code are defined. The modules of `openenv.core` re-export them from this one table.
 
-`from ._homes import *` gives a type checker all of these names. It gives a program `take` alone: a name is imported
+`from ._homes import *` gives a type checker all of these names. At run time it gives only `take`: a name is imported
 when it is first used.
 """
 
@@ -176,10 +176,10 @@ HOMES = {
 
 
 def take(module: str, names: Iterable[str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the `__getattr__` and `__dir__` of a module that takes its names from their homes.
+    """Make the `__getattr__` and `__dir__` of a module that re-exports names from their homes.
 
     Args:
-        module: Its `__name__`.
-        names: What it has. A name without a home here is a submodule of the module.
+        module: The module's `__name__`.
+        names: The names in the module. A name that is missing in the table is a submodule.
     """
     return lazy(module, {name: HOMES.get(name, f"{module}.{name}") for name in names})

@@ -1,4 +1,4 @@
-"""Errors on the wire: facts and data that every codec can write."""
+"""Errors on the wire: facts and data that every codec can encode."""
 
 from __future__ import annotations
 
@@ -15,44 +15,42 @@ from ..telemetry.logs import warn_once
 
 logger = logging.getLogger("openenv.protocol")
 KINDS = ("(list_tools)", "(call_tool)", "(action)")
-"""How a server that takes tool actions beside others calls the kinds; no field has such a name."""
-# Joins the metadata of the reply to a reset with a seed that the environment does not take.
+"""The names of the kinds of actions on a server that accepts tool actions and others; no field has such a name."""
+# Added to the metadata of the reply to a reset whose seed the environment does not accept.
 UNSEEDED = {"seedable": False}
-# Faults of one message that are listed: a longer list may be ten times as large as the message.
+# Most listed faults of one message: a longer list may be ten times as large as the message.
 MOST_FAULTS = 100
-# Deeper data is described in words.
+# Most levels of nested data in an error. Deeper data is replaced by a description.
 _MAX_DEPTH = 10
 _INT64 = range(-(2**63), 2**63)
 
 
 def error_facts(error: OpenEnvError) -> dict[str, Any]:
-    """The `error` of a reply: facts and, where there is any, `data`, in what every codec can write."""
+    """The `error` of a reply: facts and, if present, `data`, as values that every codec can encode."""
     facts: dict[str, Any] = _json_safe(error.facts(), _MAX_DEPTH)
     if error.data:
         try:
             facts["data"] = _json_safe(error.data, _MAX_DEPTH)
         except Exception as fault:  # noqa: BLE001 - the edge to foreign code: an object that cannot describe itself
             name = type(error).__qualname__
-            warn_once(
-                logger, "the data of a %s cannot be written and are left out: %s", name, type(fault).__qualname__
-            )
+            warn_once(logger, "the data of a %s cannot be encoded and is omitted: %s", name, type(fault).__qualname__)
             facts["data"] = {}
     return facts
 
 
 def unsendable_error(value: Any, error: BaseException) -> StepFailed:
-    """The error for a value of an environment that raised while it was written."""
+    """The error for a value of an environment that raised an exception while it was encoded."""
     said = format_exception_only(error)[-1].strip()
     return StepFailed(f"{type(value).__name__} cannot be sent, since reading it raised {said}")
 
 
 def place_of(place: list[Any]) -> list[Any]:
-    """The place of a fault in an action, without the names of the kinds of actions."""
+    """The path to a fault in an action, without the names of the kinds of actions."""
     return [part for part in place if part not in KINDS]
 
 
 def too_many_faults(count: int) -> list[dict[str, Any]]:
-    """The list of faults where there are more than `MOST_FAULTS`."""
+    """The list of faults for a message with more than `MOST_FAULTS`."""
     return [{"type": "too_many_faults", "loc": [], "msg": f"{count} faults: more than {MOST_FAULTS} are not listed"}]
 
 
@@ -60,7 +58,7 @@ def _json_safe(value: Any, depth: int) -> Any:
     if value is None or isinstance(value, (str, int, float)):
         return _json_safe_scalar(value)
     if depth == 0:
-        return f"{type(value).__name__}, too deep to tell"
+        return f"{type(value).__name__}, nested too deeply"
     if isinstance(value, Mapping):
         return {_json_safe_scalar(str(key)): _json_safe(content, depth - 1) for key, content in value.items()}
     if isinstance(value, (list, tuple, Set)):
@@ -78,4 +76,4 @@ def _json_safe_scalar(value: str | float | None) -> str | float | None:
         return value if isfinite(value) else str(value)
     if value is None or value in _INT64:
         return value
-    return f"{value:#x}"  # its decimal digits may be too many for Python
+    return f"{value:#x}"  # Python limits the number of decimal digits

@@ -57,13 +57,13 @@ def create_app(
     Args:
         gradio_builder: Makes a page for people, which is mounted at `/web/custom` where Gradio is installed
             (`server.page.gradio.add_page`); not in production mode, and not with ENABLE_WEB_INTERFACE=false.
-        custom_tab_name: Taken and not used: the page stands alone.
-        custom_tab_primary: The same.
-        show_default_tab: The same.
+        custom_tab_name: Accepted and ignored: the page has no tabs.
+        custom_tab_primary: Accepted and ignored.
+        show_default_tab: Accepted and ignored.
         title_override: Title of that page.
-        mode: `simulation`, or `production`, in which clients use tools only; None: as OPENENV_MODE says.
+        mode: `simulation`, or `production`, in which clients only use tools; by default OPENENV_MODE.
     """
-    if mode is not None:  # before anything is made of it: session processes get it from the factory
+    if mode is not None:  # before the factory is used: session processes get the mode from it
         settings = (settings or ServerSettings.read()).model_copy(update={"mode": mode})
     server = HTTPEnvServer(
         env,
