@@ -22,6 +22,7 @@ __all__ = ["RayCluster", "RayNode", "Unavailable", "ray_program"]
 
 START_S, END_S = 240.0, 10.0
 _STARTED = re.compile(r"Ray runtime started")
+_GAVE_UP = "The current node timed out during startup"
 # The rest of Ray's fixed ports would collide with those of another cluster of this machine.
 _PORTS = ("--min-worker-port", "0", "--max-worker-port", "0", "--object-store-memory", str(80 * 1024**2))
 
@@ -43,10 +44,15 @@ class RayNode:
 
     def __init__(self, arguments: list[str], variables: dict[str, str], log: Path):
         self.log = log
-        with log.open("w") as said:
-            self._child = subprocess.Popen(
-                [ray_program(), "start", "--block", "--disable-usage-stats", *_PORTS, *arguments],
-                env={**os.environ, **variables},
+        self._command = [ray_program(), "start", "--block", "--disable-usage-stats", *_PORTS, *arguments]
+        self._variables = {**os.environ, **variables}
+        self._child = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("w") as said:
+            return subprocess.Popen(
+                self._command,
+                env=self._variables,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
@@ -54,11 +60,16 @@ class RayNode:
             )
 
     def wait(self) -> None:
-        """Until it has started."""
+        """Until it has started. `ray start` gives up after 30 s, a constant of Ray: then it is started again."""
         limit = time.monotonic() + START_S
-        while not _STARTED.search(self.log.read_text()):
-            if self._child.poll() is not None or time.monotonic() > limit:
-                raise Unavailable(f"Ray does not start: {self.log.read_text()[-1000:]}")
+        while not _STARTED.search(text := self.log.read_text()):
+            ended = self._child.poll() is not None
+            if time.monotonic() > limit or (ended and _GAVE_UP not in text):
+                raise Unavailable(f"Ray does not start: {text[-1000:]}")
+            if ended:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._child.pid, signal.SIGKILL)
+                self._child = self._start()
             time.sleep(0.05)
 
     def pids(self) -> list[int]:
@@ -108,7 +119,7 @@ class RayCluster:
             "RAY_health_check_period_ms": "500",
             "RAY_health_check_timeout_ms": "20000",
             "RAY_health_check_failure_threshold": "4",
-            "RAY_raylet_start_wait_time_s": "180",
+            "RAY_raylet_start_wait_time_s": "180",  # of the raylet; `ray start` itself has a constant
         }
         self.nodes: list[RayNode] = []
 
