@@ -211,7 +211,7 @@ class TestKeys:
         manager.open(manager.create(refused.opened, holder=5))
         (error,) = refused.errors
         assert type(error) is ServerFull
-        assert "2 sessions of this API key" in error.message
+        assert "this API key has 2 open sessions" in error.message
         assert "max_sessions_per_key, OPENENV_MAX_SESSIONS_PER_KEY" in error.message
         assert error.retry_after_s > 0
         other = Witness()

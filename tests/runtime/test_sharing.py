@@ -46,7 +46,7 @@ class TestNames:
         manager = SessionManager(InlinePlain, Limits(2))
         session = manager.create(Witness().opened, session_id="mine")
         manager.open(session)
-        with pytest.raises(UsageError, match="'mine' is open already"):
+        with pytest.raises(UsageError, match="'mine' is already open"):
             manager.create(Witness().opened, session_id="mine")
         session.close()
         manager.create(Witness().opened, session_id="mine")

@@ -1,6 +1,6 @@
 """Environments and their sessions: where each runs, which client gets one, and how it ends.
 
-Names are imported when they are first used: the fork server, and so each session process, loads no manager.
+Names are imported on first use, so that the fork server and each session process do not load the manager.
 """
 
 from __future__ import annotations

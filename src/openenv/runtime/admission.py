@@ -1,4 +1,4 @@
-"""Pure rules and counters of admission: limits, slots, idle timeouts, and how many calls run at one time."""
+"""Pure rules and counters of admission: limits, slots, idle timeouts, and limits of concurrent calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CLOSING_GRACE_S = 5.0
 # Bounds of the `retry_after_s` of a refused newcomer, and its value where no slot has come free yet.
 SOONEST_S, LATEST_S, UNKNOWN_S = 0.1, 60.0, 1.0
-# Slots that came free lately. From them the server estimates when the next one does.
+# Number of recently freed slots from which the server estimates when the next one comes free.
 REMEMBERED = 32
 
 
@@ -24,7 +24,7 @@ class Decision(Enum):
     WAIT = "wait"
     REFUSE = "refuse"
     CROWDED = "crowded"
-    """It would wait, but the queue is full (`queue_limit`)."""
+    """The newcomer would wait, but the queue is full (`queue_limit`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,15 @@ class Limits:
     """The limits of a server.
 
     Attributes:
-        max_sessions: Most sessions of the whole server at one time, from the start of their constructor to the end
-            of their close.
-        queue_timeout_s: Seconds a newcomer may wait for a slot; 0 refuses at once.
-        idle_timeout_s: Seconds without a call after which a session is closed; None: never.
-        queue_limit: Most newcomers that wait, in one process.
-        max_sessions_per_key: Most sessions of the whole server that one API key has; None: no limit per key.
-        max_executing: Most calls that environments of one process execute at one time; None: no limit.
-        max_constructing: Most environments that one process makes at one time; None: no limit.
-        max_abandoned_threads: Most calls of one process that do not return and are abandoned, so that their slots
-            are free again.
+        max_sessions: Most concurrent sessions of the whole server, each counted from the start of its constructor to
+            the end of its close.
+        queue_timeout_s: Seconds that a newcomer may wait for a slot; 0 refuses at once.
+        idle_timeout_s: Seconds without a call after which a session is closed; None for never.
+        queue_limit: Most waiting newcomers in one process.
+        max_sessions_per_key: Most sessions of one API key in the whole server; None for no limit.
+        max_executing: Most calls that environments of one process execute concurrently; None for no limit.
+        max_constructing: Most environments that one process makes concurrently; None for no limit.
+        max_abandoned_threads: Most hung calls of one process that are abandoned, so that their slots become free.
         abandon_after_s: Seconds that an ended session waits for its environment.
     """
 
@@ -61,10 +60,10 @@ class AdmissionCounts:
     """The occupancy that a newcomer finds.
 
     Attributes:
-        held: Sessions of the whole server that hold a slot.
-        closing: Sessions among `held` that are closing.
-        waiting: Newcomers of the whole server that get a slot before it.
-        queued: Newcomers that wait in this process, for any reason.
+        held: Number of sessions in the whole server that hold a slot.
+        closing: Number of these sessions that are closing.
+        waiting: Number of newcomers in the whole server that get a slot before it.
+        queued: Number of newcomers that wait in this process, for any reason.
     """
 
     held: int
@@ -74,12 +73,12 @@ class AdmissionCounts:
 
 
 def decide(counts: AdmissionCounts, limits: Limits, wait_s: float | None = None) -> Decision:
-    """Decides about one newcomer without a free slot; it comes after all waiting newcomers.
+    """Decides about one newcomer when no slot is free. It comes after all waiting newcomers.
 
     Without a queue, a newcomer waits only for a slot that is about to be free and that no other newcomer waits for.
 
     Args:
-        wait_s: Seconds that the newcomer itself is willing to wait; None leaves it to the limits.
+        wait_s: Seconds that the newcomer itself is willing to wait; by default `queue_timeout_s`.
     """
     coming = limits.max_sessions - counts.held + counts.closing
     if (limits.queue_timeout_s if wait_s is None else wait_s) <= 0 and coming <= counts.waiting:
@@ -93,7 +92,7 @@ def max_wait_s(limits: Limits, wait_s: float | None = None) -> float:
 
 
 class Turnover:
-    """Estimates how fast slots come free. It reads no clock: times are seconds of any monotonic clock."""
+    """Estimates the rate at which slots come free. It reads no clock: times are seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._freed: deque[float] = deque(maxlen=REMEMBERED)
@@ -103,9 +102,9 @@ class Turnover:
         self._freed.append(now)
 
     def retry_after_s(self, now: float, waiting: int) -> float:
-        """Seconds until a newcomer that is refused now should try again: after all waiting newcomers had their turn.
+        """Seconds until a newcomer that is refused now should retry, so that all waiting newcomers come first.
 
-        The estimate takes the recent rate of free slots, including the time since the last one.
+        The estimate uses the recent rate of freed slots, including the time since the last one.
         """
         if not self._freed:
             return UNKNOWN_S
@@ -120,7 +119,7 @@ def expired_sessions(sessions: Iterable[Session], idle_timeout_s: float, now: fl
 
 
 def sweep_period_s(idle_timeout_s: float) -> float:
-    """Seconds between two looks at the leases: an idle session is gone after 1.25 times its limit at most."""
+    """Seconds between two checks of the leases: an idle session ends after at most 1.25 times its limit."""
     return idle_timeout_s / 4
 
 
@@ -129,17 +128,17 @@ Start = Callable[[], None]
 
 
 class ConcurrencyGate:
-    """A semaphore with callbacks: limits how many calls, or constructors, run at one time. Used on one event loop.
+    """A semaphore with callbacks: limits the calls, or constructors, that run concurrently. Used on one event loop.
 
-    Every called `start` is followed by exactly one `leave`, when its work has ended *or is given up*: work that
-    cannot be stopped gives its place back when no caller waits for it any more. Otherwise a few hanging calls would
-    block all others. A `start` that raises must have called `leave` itself.
+    Every called `start` is followed by exactly one `leave`, when its work has ended *or was abandoned*: work that
+    cannot be stopped returns its permit when no caller waits for it. Otherwise a few hanging calls would block all
+    others. A `start` that raises must have called `leave` itself.
 
     Args:
-        most: Most callers inside at one time.
+        most: Number of permits.
 
     Attributes:
-        inside: Callers inside now.
+        inside: Number of permits in use.
     """
 
     def __init__(self, most: int):
@@ -154,7 +153,7 @@ class ConcurrencyGate:
         return len(self._waiting)
 
     def enter(self, start: Start) -> None:
-        """Calls `start`, now or after all earlier callers, when there is room."""
+        """Calls `start` when a permit is free: now, or after all earlier callers."""
         if self.inside < self.most and not self._waiting:
             self.inside += 1
             start()
@@ -163,16 +162,16 @@ class ConcurrencyGate:
             self._open()
 
     def withdraw(self, start: Start) -> bool:
-        """Gives up waiting. True: `start` will not be called, and no `leave` follows. False: it does not wait."""
+        """Stops waiting. True: `start` will not be called, and no `leave` must follow. False: it does not wait."""
         return self._waiting.pop(start, self) is None
 
     def leave(self) -> None:
-        """A caller inside has ended; the next one may start before this returns."""
+        """Returns a permit. The next caller may start before this returns."""
         self.inside -= 1
         self._open()
 
     def _open(self) -> None:
-        # A loop and not a recursion: what is started may have ended before `start` returns.
+        # A loop and not a recursion: the work may have ended before `start` returns.
         if self._opening:
             return
         self._opening = True
@@ -193,19 +192,19 @@ class SlotOutcome(Enum):
     NONE = "none"
     """No slot is free, or an earlier newcomer waits for it."""
     NONE_FOR_KEY = "none for key"
-    """The newcomer's API key has as many sessions as it may."""
+    """The newcomer's API key has reached its limit of sessions."""
 
 
 class Slots(Protocol):
     """The slots of a server, as one of its processes sees them. Called on that process's event loop.
 
     Newcomers get slots in the order of their arrival, across processes: a free slot is only for the newcomer that
-    waits longest. Each process orders its own newcomers. Another process wakes it after giving back a slot that its
-    first newcomer may have, or after leaving it the first place.
+    waits longest. Each process orders its own newcomers. Another process wakes it after freeing a slot for its first
+    newcomer, or when its first newcomer becomes the one that waits longest.
 
     Attributes:
-        limit: Most slots that are taken at one time, by all processes together.
-        per_key: The same for the slots of one API key; None: no such limit.
+        limit: Number of slots, shared by all processes.
+        per_key: Most slots that one API key may take; None for no limit.
         on_free: Called on the event loop when another process may have freed a slot for newcomers of this process.
     """
 
@@ -215,22 +214,22 @@ class Slots(Protocol):
 
     @property
     def held(self) -> int:
-        """Slots taken now, by all processes together."""
+        """The number of slots that all processes together have taken."""
 
     @property
     def leaving(self) -> int:
-        """Slots of sessions that are closing, so that they are about to be free."""
+        """The number of slots that are about to be free, because their sessions are closing."""
 
     @property
     def waiting(self) -> int:
-        """Newcomers that wait for a slot in all processes, without those that stand aside."""
+        """The number of newcomers that wait for a slot in all processes, without those that stand aside."""
 
     @property
     def stuck(self) -> int:
-        """Slots, of all processes, of ended sessions that still execute a call: no session can have them."""
+        """The number of unusable slots in all processes: their sessions have ended but still execute a call."""
 
     def add_stuck(self, change: int) -> None:
-        """So many more slots of this process are stuck, or fewer."""
+        """Changes the number of stuck slots of this process."""
 
     def note_request(self) -> None:
         """A requested session has a slot, waits for one, or was refused. Called once for each."""
@@ -239,22 +238,22 @@ class Slots(Protocol):
         """Takes a slot for a newcomer.
 
         Args:
-            since_ns: When it came (monotonic nanoseconds).
-            holder: Its API key, counted from 1; 0: it has none, and only the server's limit applies.
+            since_ns: When it arrived (monotonic nanoseconds).
+            holder: Number of its API key, from 1; 0 without a key, when only the server's limit applies.
         """
 
     def leave(self) -> None:
         """One of this process's slots is about to be given back."""
 
     def give(self, holder: int = 0) -> None:
-        """Gives back a slot that was leaving, and that this key had taken."""
+        """Frees a slot that was about to be free, and that this key had taken."""
 
     def expect(self, waiting: int, since_ns: int, aside: int) -> bool:
         """Publishes the newcomers that wait for a slot in this process.
 
         Args:
             waiting: The number of newcomers.
-            since_ns: When the first of them came.
+            since_ns: When the first of them arrived (monotonic nanoseconds).
             aside: The number of further newcomers that wait until their key may have another session.
 
         Returns:
@@ -263,7 +262,7 @@ class Slots(Protocol):
 
 
 class LocalSlots:
-    """The slots of a server that is one process."""
+    """The slots of a server with a single process."""
 
     def __init__(self, limit: int, per_key: int | None = None):
         self.limit = limit

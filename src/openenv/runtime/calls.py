@@ -1,4 +1,4 @@
-"""The queue of calls of one session: one executes at a time, and the others wait in their order."""
+"""The queue of calls of one session: one executes at a time, and the others wait in order."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ C = TypeVar("C")
 class CallQueue(Generic[C]):
     """Gives a session one call at a time. The base class of users of a session.
 
-    A subclass begins a call in `_begin`, and calls `_end` when the call has ended. Calls may end before `_begin`
-    returns: the next one then begins in the loop of `_advance`, and not deeper in the stack.
+    A subclass begins a call in `_begin`, and calls `_end` when the call has ended. If a call ends before `_begin`
+    returns, the next one begins in the loop of `_advance` and not deeper in the stack.
 
     Args:
-        running: The first running call: the opening of the session. Later calls wait for it.
+        running: The first call, usually the opening of the session. Later calls wait for it.
 
     Attributes:
         running: The call that executes; None if no call does.
@@ -29,17 +29,17 @@ class CallQueue(Generic[C]):
         self._advancing = False
 
     def _begin(self, call: C) -> None:
-        """Begins a call, which is `running`."""
+        """Begins the call, which is now `running`."""
         raise NotImplementedError
 
     def _end(self) -> None:
-        """The call that was running has ended: the next one begins."""
+        """Ends the running call and begins the next one."""
         self.running = None
         if self._waiting:
             self._advance()
 
     def _wait(self, call: C, first: bool = False) -> None:
-        """Has a call wait for its turn. It begins at once if no call executes.
+        """Adds a call to the queue. It begins at once if no call executes.
 
         Args:
             call: The call.
@@ -72,7 +72,7 @@ class CallQueue(Generic[C]):
         return calls
 
     def _advance(self) -> None:
-        """Begins calls until one stays running."""
+        """Begins waiting calls until one of them does not end at once."""
         if self._advancing:
             return
         self._advancing = True

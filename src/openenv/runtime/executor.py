@@ -16,16 +16,16 @@ from ..environment import Environment, SessionRandom
 from ..errors import EnvironmentFailed, NotForkable
 
 Operation = Callable[[Any, Any], Any]
-"""Does one thing with an environment: `operation(environment, argument)`."""
+"""A function that uses an environment: `operation(environment, argument)`."""
 
 Done = Callable[[Any, BaseException | None], None]
 """Gets the result, or None and the exception; called on the event loop, exactly once."""
 
 
 class Executor(Protocol):
-    """Owns an environment: no other object touches it. All methods are called on the event loop's thread.
+    """Owns an environment: no other object uses it. All methods are called on the event loop's thread.
 
-    The caller waits for one `done` before it makes the next call; `cancel` alone may come in between.
+    The caller waits for one `done` before it makes the next call. Only `cancel` may be called in between.
 
     Attributes:
         stoppable: Whether `cancel` stops an operation.
@@ -34,7 +34,7 @@ class Executor(Protocol):
     stoppable: bool
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
-        """Makes the environment; `done` gets it, only to read its class.
+        """Makes the environment; `done` gets it, and may only read its class.
 
         For an environment in another process, `done` gets the profile.
         """
@@ -43,17 +43,17 @@ class Executor(Protocol):
         """Runs one operation."""
 
     def cancel(self) -> bool:
-        """Stops the running operation; its `done` comes in any case, soon for True. False: it cannot be stopped."""
+        """Stops the running operation. False: it cannot be stopped. `done` is called anyway, for True soon."""
 
     def close(self, done: Done) -> None:
-        """Closes the environment and frees the resources of the executor. No call may follow."""
+        """Closes the environment and frees the resources of the executor. Make no further calls."""
 
 
 def attempt(operation: Operation, environment: Any, argument: Any) -> tuple[Any, BaseException | None]:
     """Runs foreign code and returns its outcome.
 
-    Every exception is a failure of the environment, `SystemExit` and the panics of extension modules too:
-    one session must not end the server. For threads other than the main one, where no Ctrl-C arrives.
+    Every exception is a failure of the environment, including `SystemExit` and panics of extension modules: one
+    session must not end the server. Not for the main thread, where Ctrl-C arrives.
     """
     try:
         return operation(environment, argument), None
@@ -62,7 +62,7 @@ def attempt(operation: Operation, environment: Any, argument: Any) -> tuple[Any,
 
 
 def error_text(error: BaseException) -> str:
-    """The message of a foreign exception, in one line; its class if it has no message or raises another error."""
+    """The message of a foreign exception, in one line; the name of its class if it has no readable message."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - foreign code again
@@ -76,17 +76,17 @@ def construct(_: None, factory: Callable[[], Any]) -> Any:
 
 
 def step(environment: Any, action: Any) -> Any:
-    """The operation that does one action."""
+    """The operation that executes one action."""
     return environment.step(action)
 
 
 def step_async(environment: Any, action: Any) -> Any:
-    """The same for an asynchronous environment."""
+    """Like `step`, for an asynchronous environment."""
     return environment.step_async(action)
 
 
 def has_close(environment: Any) -> bool:
-    """Whether closing an environment does anything; most have only the `close` that `Environment` gives them."""
+    """Whether an environment has a `close` of its own; most inherit the empty one of `Environment`."""
     own = getattr(environment, "__dict__", ())
     return "close" in own or getattr(type(environment), "close", None) not in (None, Environment.close)
 
@@ -103,7 +103,7 @@ def close(environment: Any, _: None) -> Coroutine[Any, Any, None] | None:
 
 
 async def as_coroutine(awaitable: Awaitable[Any]) -> Any:
-    """Awaits an awaitable of another kind where a coroutine is needed."""
+    """Wraps an awaitable of another kind in a coroutine."""
     return await awaitable
 
 
@@ -145,7 +145,7 @@ class SavedSnapshot(Snapshot):
     Attributes:
         state: A copy of the result of its `save_state`.
         rng: Its `rng`; None if it has none, or one that its class made.
-        rubric: Its `rubric`, with its memory of the episode; None if it has none.
+        rubric: Its `rubric`, with the rubric's state in the episode; None if it has none.
     """
 
     state: Any
@@ -154,14 +154,14 @@ class SavedSnapshot(Snapshot):
 
 
 def keeps_state(cls: type[Any]) -> bool:
-    """Whether a class has `save_state`; else its environments are copied whole."""
+    """Whether a class has `save_state`; otherwise its environments are copied whole."""
     return any(
         getattr(cls, name, None) not in (None, getattr(Environment, name)) for name in ("save_state", "load_state")
     )
 
 
 def save(environment: Any, _: None) -> Any:
-    """The operation that gives a `Snapshot`, or a coroutine that does.
+    """The operation that returns a `Snapshot`, or a coroutine that does.
 
     Raises:
         NotForkable: The state cannot be copied, or `save_state` failed.
@@ -173,10 +173,10 @@ def save(environment: Any, _: None) -> Any:
 
 
 def load(environment: Any, snapshot: Any) -> Any:
-    """The operation that has an environment go on from a `Snapshot`; returns a coroutine if its `load_state` is one.
+    """The operation that loads a `Snapshot` into an environment. Returns a coroutine if its `load_state` is one.
 
     Raises:
-        NotForkable: It cannot go on from there, or `load_state` failed.
+        NotForkable: The environment cannot continue from that state, or `load_state` failed.
     """
     if isinstance(snapshot, CopiedSnapshot):
         become_copy_of(environment, snapshot.environment)
@@ -185,7 +185,7 @@ def load(environment: Any, snapshot: Any) -> Any:
     saved = snapshot
 
     def loaded(_: Any) -> None:
-        # At the end: `load_state` may begin an episode of its own, with random numbers and for the rubric.
+        # Last, because `load_state` may begin an episode, which draws random numbers and resets the rubric.
         if saved.rng is not None:
             environment.__dict__["rng"] = saved.rng
         if saved.rubric is not None:
@@ -195,7 +195,7 @@ def load(environment: Any, snapshot: Any) -> Any:
 
 
 def ensure_rng(environment: Any) -> None:
-    """Makes an `rng` that was not used yet: a copy of the environment is to have the same."""
+    """Makes an `rng` that was not used yet, so that a copy of the environment has the same one."""
     if getattr(type(environment), "rng", None) is Environment.rng:
         environment.rng  # noqa: B018 - makes it
 
@@ -222,7 +222,7 @@ def _call_method(environment: Any, method: str, *arguments: Any) -> Any:
 
 @contextlib.contextmanager
 def _failing(environment: Any, method: str) -> Iterator[None]:
-    """Turns an exception of a method into "cannot be forked", unless the environment has given a reason."""
+    """Turns an exception of a method into `NotForkable`, unless the environment raised one itself."""
     try:
         yield
     except EnvironmentFailed:

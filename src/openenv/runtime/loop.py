@@ -18,9 +18,9 @@ from .thread import Mailbox
 
 
 class _Suspended(NamedTuple):
-    """A coroutine that waits for `awaited`: it has yielded that, and no task has seen it yet.
+    """A coroutine that waits for `awaited`: it has yielded this object, and no task has received it yet.
 
-    `error` is thrown into the coroutine when it goes on.
+    `error` is thrown into the coroutine when it continues.
     """
 
     coroutine: Coroutine[Any, Any, Any]
@@ -30,7 +30,7 @@ class _Suspended(NamedTuple):
 
 
 class EagerTask:
-    """One task and one context for all calls of a session, so that state in either lasts between calls.
+    """One task and one context for all calls of a session, so that state in either persists between calls.
 
     A cancelled task is not used again: the next call gets a new task, in the same context. Belongs to the running
     event loop.
@@ -44,14 +44,14 @@ class EagerTask:
         self._begin()
 
     def run(self, coroutine: Coroutine[Any, Any, Any], done: Done) -> None:
-        """Runs a coroutine; `done` gets its outcome, before this returns if it never waits."""
+        """Runs a coroutine. `done` gets its outcome, before this returns if the coroutine never waits."""
         if self._task.cancelling() or self._task.done():
             self._begin()
         task = self._task
         try:
             _enter_task(self._loop, task)
         except RuntimeError:
-            # The caller is a task (an ASGI endpoint, a client in process): two tasks cannot be entered at a time.
+            # The caller is a task (an ASGI endpoint, a client in process), and tasks cannot be nested.
             self._wake.set_result(_Suspended(coroutine, None, done, None))
             return
         error: BaseException | None = None
@@ -68,7 +68,7 @@ class EagerTask:
             error = failure
         finally:
             _leave_task(self._loop, task)
-        if task.cancelling():  # it has cancelled the task that it runs in: itself
+        if task.cancelling():  # the coroutine has cancelled its own task
             error = asyncio.CancelledError()
             self._begin()
         if waits:
@@ -77,14 +77,14 @@ class EagerTask:
             done(None if error else result, error)
 
     def cancel(self) -> None:
-        """Cancels the running coroutine; its `done` comes all the same."""
+        """Cancels the running coroutine. Its `done` is still called."""
         if self._started:
             self._task.cancel()
-        else:  # a task cancelled before its first step would never see the call it was given
+        else:  # a task cancelled before its first step would never run the call
             self._loop.call_soon(self._task.cancel)
 
     def close(self) -> None:
-        """Ends the task. Nothing may be running."""
+        """Ends the task. No coroutine may be running."""
         self._task.cancel()
 
     def _begin(self) -> None:
@@ -104,18 +104,18 @@ class EagerTask:
                     return
                 error = cancelled
             coroutine, awaited, done, thrown = wake.result()
-            # The wake-up of the next call: set before `done`, which may make it.
+            # The event that starts the next call, set before `done`, which may make that call.
             self._wake = wake = self._loop.create_future()
             if error is not None and awaited is not None and awaited.cancel():
-                error = None  # it comes back from there, as it would in any task
+                error = None  # the coroutine raises it again, as in any task
             result: Any = None
             failure: BaseException | None
             try:
                 result, failure = await _rest(coroutine, awaited, error or thrown)
             except GeneratorExit as raised:
-                if not _runs(task):  # the event loop is gone, and this task with it
+                if not _runs(task):  # the event loop has ended, and this task with it
                     raise
-                failure = raised  # of a task that the coroutine waited for
+                failure = raised  # the error of a task that the coroutine awaited
             except BaseException as raised:  # the edge to foreign code
                 if from_signal(raised):
                     raise
@@ -126,7 +126,7 @@ class EagerTask:
 
 
 def _runs(task: asyncio.Task[Any] | None) -> bool:
-    """Whether a task is the one that runs now."""
+    """Whether a task is the current one."""
     try:
         return asyncio.current_task() is task
     except RuntimeError:  # no event loop runs
@@ -137,11 +137,11 @@ def _runs(task: asyncio.Task[Any] | None) -> bool:
 def _rest(
     coroutine: Coroutine[Any, Any, Any], awaited: Any, error: BaseException | None
 ) -> Generator[Any, Any, tuple[Any, GeneratorExit | None]]:
-    """Continues a coroutine from the `await` at which it stands; `error` is raised there if given.
+    """Continues a coroutine from the `await` at which it is suspended. Raises `error` there if given.
 
     Returns:
-        Its result, or the `GeneratorExit` that it raised itself: raised from here, it would look like the task's
-        end.
+        Its result, or a `GeneratorExit` that it raised itself. Raised from here, that would look like the end of the
+        task.
     """
     destroyed = False
     try:
@@ -168,7 +168,7 @@ def _rest(
 
 
 class InlineExecutor:
-    """Runs an environment on the event loop; a step that sleeps here stops every session.
+    """Runs an environment on the event loop. A step that blocks stops every session.
 
     Args:
         environment: An environment that another executor made; then `start` is not called.
@@ -200,7 +200,7 @@ class InlineExecutor:
             done(result, None)
 
     def cancel(self) -> bool:
-        return True  # nothing is ever running when this can be called
+        return True  # no operation is running whenever this can be called
 
     def close(self, done: Done) -> None:
         def called(ending: Coroutine[Any, Any, None] | None, error: BaseException | None) -> None:
@@ -220,7 +220,7 @@ class InlineExecutor:
 
 
 class LoopExecutor:
-    """Runs an environment on the event loop; its constructor and `close`, which may block, on a helper thread.
+    """Runs an environment on the event loop, but its constructor and `close`, which may block, on a helper thread.
 
     Args:
         mailbox: Brings results back from the helpers.
@@ -247,7 +247,7 @@ class LoopExecutor:
         self._run_on_helper(construct, None, factory, made)
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
-        # `attempt`, written out: its call would be a good part of what is added to a step.
+        # `attempt`, written out: calling it would be a large part of the overhead of a step.
         try:
             result = operation(self._environment, argument)
         except BaseException as error:  # the edge to foreign code
@@ -268,7 +268,7 @@ class LoopExecutor:
         return self._helped is not None and self._helped[0].running()
 
     def cancel(self) -> bool:
-        if self._helped is not None and self._helped[0].cancel():  # it waited for a helper
+        if self._helped is not None and self._helped[0].cancel():  # it was waiting for a helper thread
             self._mailbox.post(self._helped[1], None, asyncio.CancelledError())
         self._task.cancel()
         return True
@@ -298,10 +298,10 @@ class LoopExecutor:
         self._mailbox.switch_interval.begin()
         try:
             helpers = self._helpers()
-        except RuntimeError as trouble:  # the machine has no thread to give
+        except RuntimeError as trouble:  # the system cannot start another thread
             self._mailbox.post(done, None, trouble)
             return
-        # The machine has no further thread to give: it waits for one of those there are.
+        # The system cannot start another thread, so the operation waits for one of the existing helpers.
         with contextlib.suppress(RuntimeError):
             future = helpers.submit(lambda: self._mailbox.post(finish, *attempt(operation, environment, argument)))
             self._helped = (future, finish)

@@ -1,4 +1,4 @@
-"""Makes the environments of sessions: when there is room for one more, on the right executor."""
+"""Makes the environments of sessions: a limited number concurrently, each on the right executor."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from .session import Session, SessionState
 from .thread import Mailbox, ThreadExecutor
 
 HELPER_THREADS = 16
-# Processes that start at one time, unless a limit was given: more of them only delay one another.
+# Processes that start concurrently, unless a limit is set: more would only delay one another.
 CONSTRUCTING_A_CORE = 2
 
 
 class EnvironmentMaker:
-    """Makes the environments of one factory. Up to a limit are made at one time, and the others wait.
+    """Makes the environments of one factory. Makes a limited number concurrently, and lets the others wait.
 
-    Their executors share the loop's mailbox, helper threads and the pool of processes.
+    Their executors share the mailbox of the loop, the helper threads and the process pool.
 
     Args:
         factory: Makes one environment: its class, or another callable without arguments.
-        limits: How many may be made at one time, and how many may exist.
-        pool: Gives each session its own process; None: the class decides.
+        limits: The limits of environments that are being made, and of sessions.
+        pool: Gives each session its own process; None if the class decides.
 
     Raises:
-        UsageError: The factory's class declares an unknown `execution`, or one that it cannot have.
+        UsageError: The factory's class declares an `execution` that is unknown or unsupported for it.
 
     Attributes:
         factory: The factory.
-        gate: Counts the environments that are being made; None: no limit.
-        pool: Gives each session its own process; None: environments run in this process.
+        gate: Limits the environments that are being made; None for no limit.
+        pool: Gives each session its own process; None if environments run in this process.
     """
 
     def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None):
@@ -67,21 +67,21 @@ class EnvironmentMaker:
         return str(getattr(factory, "__name__", type(factory).__name__))
 
     def replace(self, factory: Callable[[], Any]) -> None:
-        """Makes environments by another factory from now on.
+        """Makes environments with another factory from now on.
 
         Raises:
-            UsageError: Environments have their own processes, which only know the first factory.
+            UsageError: Environments run in separate processes, which only know the first factory.
         """
         if self.pool is not None:
             raise UsageError(
-                f"{self.name} makes environments in processes of their own and cannot be replaced: "
-                "give the other factory to the server's constructor"
+                f"{self.name} makes environments in separate processes and cannot be replaced: "
+                "pass the other factory to the server's constructor"
             )
         cls = class_of(factory)
         self.factory, self._profile = factory, None if cls is None else profile_of(cls)
 
     def make(self, session: Session) -> None:
-        """Makes the environment of a session that has a slot; now, or when fewer are being made."""
+        """Makes the environment of a session that has a slot, now or when the limit allows it."""
         gate = self.gate
         if gate is None:
             self._make(session)
@@ -119,20 +119,20 @@ class EnvironmentMaker:
             # Its class is known only now: the environment moves to the executor of that class.
             try:
                 executor = self._new_executor(profile.execution, session, made=executor)
-            except RuntimeError as trouble:  # the machine has no thread left to give
+            except RuntimeError as trouble:  # the system cannot start another thread
                 session.fail(self._failure("could not create an environment", trouble))
                 return
         session.live(executor, profile)
 
     def abandon(self, session: Session) -> None:
-        """A session is given up, though its constructor or another call has not returned."""
+        """Abandons a session whose constructor or other call has not returned."""
         self._release_permit(session)
-        # If it blocks one of the few helper threads, the next environments get new ones.
+        # If it blocks one of the few helper threads, the next environments get new threads.
         if isinstance(session.executor, LoopExecutor) and session.executor.uses_helper:
             self.rest()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Another event loop drives the executors from now on."""
+        """Moves the executors to another event loop."""
         if self.pool is not None:
             self.pool.abandon()
         if self._mailbox is None:
@@ -141,7 +141,7 @@ class EnvironmentMaker:
             self._mailbox.move(loop)
 
     def rest(self) -> None:
-        """Without sessions, no helper thread is left."""
+        """After the last session, ends the helper threads."""
         if self._helpers is not None:
             self._helpers.shutdown(wait=False)
             self._helpers = None
@@ -158,11 +158,11 @@ class EnvironmentMaker:
         Args:
             execution: Where the environment runs, unless there is a pool.
             session: The session.
-            snapshot: The state that an environment in a process goes on from.
-            made: The thread that has made the environment, which belongs on another executor.
+            snapshot: The state that an environment in a process starts from.
+            made: The thread that has made the environment, if it must move to another executor.
 
         Raises:
-            RuntimeError: The machine has no thread left.
+            RuntimeError: The system cannot start another thread.
         """
         if self.pool is not None:
             return ProcessExecutor(self.pool, snapshot)
@@ -179,7 +179,7 @@ class EnvironmentMaker:
     def _helper_threads(self) -> ThreadPoolExecutor:
         if self._helpers is None:
             helpers = ThreadPoolExecutor(HELPER_THREADS, "openenv-helper", initializer=use_batch_scheduling)
-            helpers.submit(int)  # starts one thread now: later the machine may have no room for one
+            helpers.submit(int)  # starts one thread now: later the system may be out of threads
             self._helpers = helpers
         return self._helpers
 
@@ -199,14 +199,14 @@ class EnvironmentMaker:
                 self._release_permit(session)
                 if isinstance(error, OpenEnvError):  # a session translates all others
                     session.fail(error)
-                else:  # it was closed meanwhile
+                else:  # it was closed in the meantime
                     snapshot.discard()
             origin.freed()
 
         source.save(saved)
 
     def _release_permit(self, session: Session) -> None:
-        """The environment of a session is not being made any more, if it was."""
+        """Releases the permit of a session, if its environment was being made."""
         if session.making:
             session.making = False
             if self.gate is not None:
@@ -216,7 +216,7 @@ class EnvironmentMaker:
         execution = Execution.THREAD if profile is None else profile.execution
         try:
             executor = self._new_executor(execution, session, snapshot)
-        except RuntimeError as trouble:  # the machine has no thread left to give
+        except RuntimeError as trouble:  # the system cannot start another thread
             self._release_permit(session)
             session.fail(self._failure("could not create an environment", trouble))
         else:
@@ -233,7 +233,7 @@ class EnvironmentMaker:
         return failure
 
     def _checked_profile(self, environment: object) -> EnvironmentProfile:
-        if isinstance(environment, EnvironmentProfile):  # of one in another process
+        if isinstance(environment, EnvironmentProfile):  # the environment is in another process
             return environment
         cls = type(environment)
         if not (callable(getattr(cls, "reset", None)) and callable(getattr(cls, "step", None))):
@@ -244,7 +244,7 @@ class EnvironmentMaker:
             raise ConcurrencyConfigurationError(profile.name, self._limits.max_sessions)
         if profile.execution is Execution.PROCESS:
             raise UsageError(
-                f"{self.name} made a {cls.__name__}, which wants a process of its own, and it is too late "
-                f"for that: declare what it makes (`-> {cls.__name__}`), or serve with --isolation process"
+                f"{self.name} made a {cls.__name__}, which requires a separate process, in the server's process: "
+                f"annotate the return type (`-> {cls.__name__}`), or serve with --isolation process"
             )
         return profile

@@ -30,7 +30,7 @@ _STARTED = (SessionState.LIVE, SessionState.EXECUTING)
 SHUTDOWN_S = 5.0
 # Seconds between two counts. Counting thousands of sessions takes less than a millisecond.
 TICK_S = 0.5
-# The published lag of the event loop is the worst of so many counts: Prometheus scrapes every 15 seconds.
+# The published lag of the event loop is the worst of this many counts: Prometheus scrapes every 15 seconds.
 LAGS = 30
 
 _BY_STATE = {
@@ -48,8 +48,8 @@ class SessionGauges:
     It publishes differences, so that several managers of a process add up.
 
     Args:
-        look: Counts the sessions.
-        meter: Gets the gauges.
+        look: Counts the sessions by state.
+        meter: Receives the gauges.
     """
 
     def __init__(self, look: Callable[[], Mapping[Gauge, int]], meter: Meter = METER):
@@ -63,7 +63,7 @@ class SessionGauges:
 
     @property
     def ticking(self) -> bool:
-        """Whether a timer is set: only while there is something to count."""
+        """Whether a timer is set. It is set only while there are sessions."""
         return self._timer is not None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -82,7 +82,7 @@ class SessionGauges:
             self.publish()
 
     def publish(self) -> None:
-        """Publishes the counts of now."""
+        """Publishes the current counts."""
         for gauge, count in self._look().items():
             change = count - self._published.get(gauge, 0)
             if change:
@@ -107,23 +107,23 @@ class SessionManager:
 
     Args:
         factory: Makes one environment: its class, or another callable without arguments.
-        limits: How many sessions, and for how long.
-        pool: Gives each session its own process; None: the class decides.
+        limits: The limits of sessions.
+        pool: Gives each session its own process; None if the class decides.
 
     Raises:
-        UsageError: The factory's class declares an unknown `execution`, or one that it cannot have.
+        UsageError: The factory's class declares an `execution` that is unknown or unsupported for it.
 
     Attributes:
         maker: Makes their environments.
-        ending: The sessions that have ended and are not gone.
+        ending: The sessions that are closing.
         deferred_records: Records the calls of recorded sessions.
-        gauges: Publishes how many sessions there are.
-        tap_factory: Makes the taps of recorded sessions; None: no session is recorded.
+        gauges: Publishes the number of sessions.
+        tap_factory: Makes the taps of recorded sessions; None if recording is off.
     """
 
     def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None = None):
         self.limits = limits
-        # How many calls execute at one time; None: all.
+        # Limits the calls that execute concurrently; None for no limit.
         self.gate = None if limits.max_executing is None else ConcurrencyGate(limits.max_executing)
         self._admission = AdmissionQueue(limits, self._admit)
         self.maker = EnvironmentMaker(factory, limits, pool)
@@ -138,22 +138,22 @@ class SessionManager:
 
     @property
     def active(self) -> int:
-        """Sessions of this process that hold a slot: their environment exists, is being made or being closed."""
+        """The number of sessions in this process that hold a slot, from their constructor to the end of `close`."""
         return len(self._sessions)
 
     @property
     def held(self) -> int:
-        """Slots in use in the whole server."""
+        """The number of slots in use in the whole server."""
         return self._admission.slots.held
 
     @property
     def stuck(self) -> int:
-        """Slots of the whole server that no session can have: sessions ended there, and their calls do not return."""
+        """The number of unusable slots in the whole server: their sessions ended with a call that does not return."""
         return self._admission.slots.stuck
 
     @property
     def draining(self) -> bool:
-        """Whether no further session is opened."""
+        """Whether the manager opens no more sessions."""
         return self._admission.shut > 0
 
     @property
@@ -167,7 +167,7 @@ class SessionManager:
         return self.maker.pool is None
 
     def share(self, slots: Slots) -> None:
-        """Shares the slots with other processes. Call it before any session is open."""
+        """Shares the slots with other processes. Call it before the first session is opened."""
         assert not self._sessions
         self._admission.share(slots)
 
@@ -183,37 +183,37 @@ class SessionManager:
 
         Args:
             opened: Called once, when the session is open or could not be opened; not called if it is closed first.
-                Its error is `ServerFull`, `QueueTimeout`, `Draining`, `FactoryFailed` or
+                The error is a `ServerFull`, `QueueTimeout`, `Draining`, `FactoryFailed` or
                 `ConcurrencyConfigurationError`.
             on_lost: Called with the reason, if its user did not end the session.
-            session_id: Its name; None makes a random one.
+            session_id: Its id; None makes a random one.
             holder: Number of the API key that opens it, from 1; 0 for none.
             peer: The address of its client, as text.
 
         Raises:
-            UsageError: A session of that name is open.
+            UsageError: A session with that id is open.
         """
         if session_id is None:
             session_id = secrets.token_hex(16)
         elif self.find(session_id) is not None:
-            raise UsageError(f"session {session_id!r} is open already: choose another id")
+            raise UsageError(f"session {session_id!r} is already open: choose another id")
         tap = None if self.tap_factory is None else self.tap_factory(session_id)
         session = Session(session_id, self, opened, on_lost, tap)
         session.holder, session.peer = holder, peer
         return session
 
     def find(self, session_id: str) -> Session | None:
-        """The session of that name, if it holds a slot or waits for one."""
+        """The session with that id, if it holds a slot or waits for one."""
         return self._sessions.get(session_id) or self._admission.queue.find(session_id)
 
     def open(self, session: Session, wait_s: float | None = None) -> None:
-        """Opens a new session, now or when a slot is free. Its `opened` is called, perhaps before this returns.
+        """Opens a new session, now or when a slot is free. Calls its `opened`, perhaps before this returns.
 
         Args:
-            wait_s: Seconds that it may wait for a slot; None: as long as the limits allow (`queue_timeout_s`).
+            wait_s: Seconds that it may wait for a slot; by default `queue_timeout_s` of the limits.
 
         Raises:
-            UsageError: The manager serves another event loop, which has sessions open.
+            UsageError: Sessions are open on another event loop.
         """
         loop = self.bind()
         self._admission.ask(session, loop, wait_s)
@@ -221,10 +221,10 @@ class SessionManager:
             self.gauges.begin(loop)
 
     def bind(self) -> asyncio.AbstractEventLoop:
-        """Has the running event loop drive the sessions, if the former event loop has ended. Returns it.
+        """Moves the sessions to the running event loop, if their former event loop has ended. Returns the loop.
 
         Raises:
-            UsageError: Another event loop drives them.
+            UsageError: The sessions are used on another event loop.
         """
         loop = asyncio.get_running_loop()
         if self._loop is loop:
@@ -248,21 +248,21 @@ class SessionManager:
 
         Args:
             session: The new session.
-            origin: The source of its state: a session of this manager that executes no call, and gets none until it
-                is freed.
+            origin: The source of its state: a session of this manager that executes no call, and gets none until
+                `freed` is called.
             wait_s: As for `open`.
         """
         session.origin = origin
         self.open(session, wait_s)
 
     def warm(self) -> None:
-        """Starts the resources of sessions, so that the first session need not wait for them."""
+        """Starts the resources of sessions in advance, so that the first session does not wait for them."""
         if self.maker.pool is not None:
             self.bind()
             self.maker.pool.warm()
 
     def drain(self) -> None:
-        """Stops opening sessions; open sessions go on."""
+        """Stops opening sessions; open sessions continue."""
         self._admission.close()
 
     async def aclose(self) -> None:
@@ -280,7 +280,7 @@ class SessionManager:
                     await asyncio.wait_for(self._emptied.wait(), SHUTDOWN_S)
                 except TimeoutError:
                     names, count = f"{', '.join(self._sessions)!s:.2000}", len(self._sessions)
-                    logger.error("environments of %d sessions do not end and are left to it: %s", count, names)
+                    logger.error("the server stops, but environments of %d sessions do not close: %s", count, names)
             if self.maker.pool is not None:
                 await self.maker.pool.aclose()
         finally:
@@ -292,7 +292,7 @@ class SessionManager:
     # Called by sessions.
 
     def on_closing(self, session: Session) -> None:
-        """The session has begun to end."""
+        """The session has begun to close."""
         if self._sessions.get(session.id) is session:
             self._admission.slots.leave()
             self.ending.add(session)
@@ -304,7 +304,7 @@ class SessionManager:
         if session.origin is not None:  # it was closed before its turn came
             origin, session.origin = session.origin, None
             origin.freed()
-        # By identity: a session that never held a slot may have the name of another one.
+        # By identity: a session that never held a slot may have the id of another one.
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
             self.ending.remove(session)
@@ -320,17 +320,17 @@ class SessionManager:
             self._rest()
 
     def _take_over(self, session: Session) -> None:
-        """Goes on with a session of an event loop that has ended, if its environment did not run there."""
+        """Keeps a session whose event loop has ended, if its environment did not run on that loop."""
         if not session.outlives_loop:
             session.close()
         elif session.state in _STARTED and isinstance(session.executor, ThreadExecutor | InlineExecutor):
             session.gone = None
         else:
             ended = f"session {session.id}: the event loop that its environment ran on has ended"
-            session.end(SessionLost(f"{ended}: keep one for all requests (`with TestClient(app)`, in tests)"))
+            session.end(SessionLost(f"{ended}: use one loop for all requests (in tests, `with TestClient(app)`)"))
 
     def _admit(self, session: Session) -> None:
-        """Starts a session that has taken its slot."""
+        """Starts a session that has a slot."""
         self._sessions[session.id] = session
         assert self._loop is not None
         self.gauges.begin(self._loop)
@@ -360,7 +360,7 @@ class SessionManager:
         return counts
 
     def _rest(self) -> None:
-        """Without sessions, the manager frees its timers on the event loop and its threads."""
+        """After the last session, frees the timers on the event loop and the threads."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
@@ -376,13 +376,13 @@ class SessionManager:
 async def opened_session(
     manager: SessionManager, holder: int = 0, peer: str = "", wait_s: float | None = None
 ) -> AsyncIterator[Session]:
-    """A session for the length of a block. Raises the error of a refusal; always closes the session.
+    """A session for the duration of a block. Raises the error of a refusal; always closes the session.
 
     Args:
         manager: Opens it.
         holder: Number of its API key.
         peer: The address of its client.
-        wait_s: Seconds that it may wait for a slot; None: as long as the limits allow.
+        wait_s: Seconds that it may wait for a slot; by default `queue_timeout_s` of the limits.
     """
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     session = manager.create(lambda error: settle(ready, None, error), holder=holder, peer=peer)
@@ -410,8 +410,8 @@ async def result_of(call: Callable[[Done], None]) -> Any:
 
 
 def settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    """Gives a future the outcome that a callback got."""
-    if future.done() or future.get_loop().is_closed():  # the waiting task was cancelled, or is gone with its loop
+    """Sets the outcome of a callback on a future."""
+    if future.done() or future.get_loop().is_closed():  # the waiting task was cancelled, or its loop has ended
         return
     if error is None:
         future.set_result(result)

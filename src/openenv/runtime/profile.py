@@ -1,4 +1,4 @@
-"""The constants of one environment class, read once and not on every step."""
+"""Facts about an environment class that are read once instead of on every step."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ logger = logging.getLogger("openenv.execution")
 
 
 class Execution(StrEnum):
-    """The way in which an environment's code runs."""
+    """Where an environment's code runs."""
 
     INLINE = "inline"
-    """Synchronous code on the event loop; the class says that its steps take microseconds."""
+    """Synchronous code on the event loop, for a class that declares that its steps take microseconds."""
     LOOP = "loop"
     """Asynchronous code on the event loop."""
     THREAD = "thread"
     """Synchronous code on a thread that belongs to the session."""
     PROCESS = "process"
-    """Either kind in a process that belongs to the session."""
+    """Synchronous or asynchronous code in a process that belongs to the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def profile_of(cls: type[object]) -> EnvironmentProfile:
 
 
 def class_of(factory: Callable[[], Any]) -> type[object] | None:
-    """The class a factory will make, if that is known without a call."""
+    """The class of a factory's instances, if it is known without a call."""
     factory = unwrap_partial(factory)
     if isinstance(factory, type):
         return factory
@@ -103,14 +103,14 @@ def class_of(factory: Callable[[], Any]) -> type[object] | None:
 
 
 def _return_type(factory: Callable[[], Any]) -> Any:
-    """The type of a text annotation, as all are under `from __future__ import annotations`."""
+    """The return type. Resolves a string annotation, which all are under `from __future__ import annotations`."""
     try:
         return get_type_hints(factory).get("return")
     except Exception as error:  # noqa: BLE001 - any text may stand there, and names that only a type checker has
         warn_once(
             logger,
-            "the return annotation of the factory %s cannot be read (%s): the first environment that it makes "
-            "decides where they run; import what it names at run time",
+            "the return annotation of the factory %s cannot be resolved (%s), so the first environment that it makes "
+            "decides where all run: import the annotated type at run time",
             getattr(factory, "__qualname__", repr(factory)),
             error_text(error),
         )
@@ -118,13 +118,13 @@ def _return_type(factory: Callable[[], Any]) -> Any:
 
 
 def is_asynchronous(cls: type[object]) -> bool:
-    """Whether a class's calls belong on an event loop."""
+    """Whether the methods of a class run on an event loop."""
     return _overrides(cls, "reset_async") and _overrides(cls, "step_async")
 
 
 def _overrides(cls: type[Any], name: str) -> bool:
     method = getattr(cls, name, None)
-    # A base class may offer the asynchronous form of a method that its subclasses write synchronously.
+    # A base class may define the asynchronous form of a method that a subclass defines synchronously.
     return method not in (None, getattr(Environment, name)) and not getattr(method, "follows_sync", False)
 
 
@@ -139,7 +139,7 @@ def _execution(cls: type[Any], asynchronous: Collection[bool]) -> Execution:
         return Execution.PROCESS
     if declared == Execution.INLINE:
         return Execution.LOOP if any(asynchronous) else Execution.INLINE
-    # One asynchronous method alone stays on the thread: its synchronous sibling may block.
+    # With one asynchronous and one synchronous method, both run on the thread, since the synchronous one may block.
     return Execution.LOOP if all(asynchronous) and declared is None else Execution.THREAD
 
 
@@ -169,4 +169,4 @@ def _read_state(environment: Any, _: None) -> Any:
     state = environment.state
     if inspect.ismethod(state):
         state = state()
-    return {} if state is None else state  # an environment that keeps none
+    return {} if state is None else state  # an environment without state

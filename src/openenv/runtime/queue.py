@@ -17,12 +17,12 @@ logger = logging.getLogger("openenv.sessions")
 
 
 class QueuedSession(NamedTuple):
-    """A newcomer that waits.
+    """A waiting newcomer.
 
     Attributes:
-        session: The session that it asked for.
-        since_ns: When it came; monotonic nanoseconds, which all processes of a machine share.
-        timer: Ends its waiting.
+        session: The session that it requested.
+        since_ns: When it arrived, in monotonic nanoseconds, which all processes of a machine share.
+        timer: Ends its wait.
     """
 
     session: Session
@@ -31,10 +31,10 @@ class QueuedSession(NamedTuple):
 
 
 class WaitQueue:
-    """One line for each API key; the first newcomer of all lines is next.
+    """One line for each API key. The newcomer that arrived first in all lines is next.
 
-    A line steps aside when its key has as many sessions as it may: it waits until sessions of its key end, and keeps
-    no other newcomer from a slot.
+    A line steps aside when its key has reached its limit of sessions: it waits until sessions of its key end, and
+    other newcomers may pass it.
 
     Attributes:
         aside_keys: The keys of lines that stepped aside.
@@ -95,16 +95,16 @@ class WaitQueue:
 
 
 class AdmissionQueue:
-    """Lets newcomers in as slots come free, first come first served.
+    """Admits newcomers as slots come free, first come first served.
 
     Args:
-        limits: The numbers of sessions and newcomers, and how long they wait.
+        limits: The limits of sessions and newcomers, and the time that newcomers wait.
         admit: Starts a session that has taken its slot.
 
     Attributes:
         slots: The slots.
         queue: The newcomers that wait here.
-        shut: Callers of `close` so far.
+        shut: Number of callers of `close` so far.
     """
 
     def __init__(self, limits: Limits, admit: Callable[[Session], None]):
@@ -117,18 +117,18 @@ class AdmissionQueue:
         self._admitting = False
 
     def share(self, slots: Slots) -> None:
-        """Uses slots that it shares with other processes."""
+        """Uses slots that are shared with other processes."""
         self.slots = slots
         slots.on_free = self.admit_waiting
 
     def close(self) -> None:
-        """Admits no further session; waiting newcomers fail."""
+        """Admits no more sessions. Waiting newcomers fail."""
         self.shut += 1
         for session in list(self.queue):
             session.fail(_stopping())
 
     def ask(self, session: Session, loop: asyncio.AbstractEventLoop, wait_s: float | None) -> None:
-        """Admits a newcomer, queues it for at most so many seconds, or refuses it."""
+        """Admits a newcomer, queues it for at most `wait_s` seconds, or refuses it."""
         if self.shut:
             session.fail(_stopping())
             return
@@ -136,7 +136,7 @@ class AdmissionQueue:
         slots, queue, limits = self.slots, self.queue, self._limits
         if queue and session.holder in queue.aside_keys:
             outcome = SlotOutcome.NONE_FOR_KEY
-        elif queue.first is not None:  # it comes after all that wait here already
+        elif queue.first is not None:  # it comes after all newcomers that already wait here
             outcome = SlotOutcome.NONE
         else:
             outcome = slots.take(since_ns, session.holder)
@@ -146,8 +146,8 @@ class AdmissionQueue:
             return
         held = (
             slots.held if outcome is SlotOutcome.NONE else limits.max_sessions
-        )  # free slots are none of its key's business
-        closing = slots.leaving - slots.stuck  # no newcomer waits for a stuck slot unless it asks for that
+        )  # at the limit of its key, free slots do not matter
+        closing = slots.leaving - slots.stuck  # by default, newcomers do not wait for stuck slots
         decision = decide(AdmissionCounts(held, closing, slots.waiting, len(queue)), limits, wait_s)
         if decision is Decision.WAIT:
             timer = loop.call_later(max_wait_s(limits, wait_s), self._give_up, session, wait_s)
@@ -158,7 +158,7 @@ class AdmissionQueue:
 
     def admit_waiting(self) -> None:
         """Gives free slots to waiting newcomers."""
-        # A loop and not a recursion: an admitted session may fail, and be gone, before `_admit` returns.
+        # A loop and not a recursion: an admitted session may have failed and ended before `_admit` returns.
         if self._admitting or self.shut or not self.queue:
             return
         self._admitting = True
@@ -215,31 +215,31 @@ class AdmissionQueue:
         held, most = self.slots.held, limits.max_sessions
         if crowded:
             wait = f"{limits.queue_limit} new sessions wait for a slot (queue_limit, OPENENV_QUEUE_LIMIT)"
-            message = f"the server is full, and as many as may, {wait}: retry later or raise it"
+            message = f"the server is full, and so is its queue: {wait}; retry later or raise this limit"
         elif outcome is SlotOutcome.NONE_FOR_KEY and limits.max_sessions_per_key is not None:
             held = most = limits.max_sessions_per_key
             setting = "max_sessions_per_key, OPENENV_MAX_SESSIONS_PER_KEY"
-            message = f"{most} sessions of this API key are open, the limit ({setting}): close one or retry later"
+            message = f"this API key has {most} open sessions, its limit ({setting}): close one or retry later"
         elif self.slots.stuck:
             stuck = f"{self.slots.stuck} of them by calls that do not return"
             setting = "max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS"
-            message = f"all {most} session slots are taken, {stuck} ({setting}): retry later or start the server anew"
+            message = f"all {most} session slots are taken, {stuck} ({setting}): retry later or restart the server"
         retry_after_s = self._turnover.retry_after_s(time.monotonic(), len(self.queue))
         return ServerFull(held, most, message, retry_after_s=retry_after_s)
 
 
 def _stopping() -> Draining:
-    return Draining("the server is stopping: connect to another one")
+    return Draining("the server is stopping: connect to another server")
 
 
 class EndingSessions:
-    """The sessions of a manager that have ended and are not gone.
+    """The closing sessions of a manager.
 
     A session is abandoned if its call, constructor or close does not return in time, up to a number of sessions.
     Above that number its slot stays taken.
 
     Args:
-        limits: The time until they are abandoned, and how many may be.
+        limits: The time until sessions are abandoned, and the number that may be.
         admission: Counts slots.
         on_abandon: Called before a session is abandoned.
     """
@@ -249,7 +249,7 @@ class EndingSessions:
         self._admission = admission
         self._on_abandon = on_abandon
         self._loop: asyncio.AbstractEventLoop | None = None
-        # By the time of their end, in that order.
+        # In the order in which they began to close.
         self._since: dict[Session, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         # The number of abandoned calls that have not returned; and the sessions above the limit.
@@ -258,17 +258,17 @@ class EndingSessions:
 
     @property
     def watching(self) -> bool:
-        """Whether a timer is set: only while there is a session to watch."""
+        """Whether a timer is set. It is set only while there are sessions to watch."""
         return self._timer is not None
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Another event loop has the timer from now on."""
+        """Moves the timer to another event loop."""
         self._loop, self._timer = loop, None
         if self._since:
             self._watch(self._limits.abandon_after_s)
 
     def add(self, session: Session) -> None:
-        """A session has begun to end."""
+        """A session has begun to close."""
         self._since[session] = time.monotonic()
         if self._timer is None:
             self._watch(self._limits.abandon_after_s)
@@ -281,7 +281,7 @@ class EndingSessions:
             self._admission.slots.add_stuck(-1)
 
     def overdue(self, session: Session) -> None:
-        """The session has ended, and its call does not return in time."""
+        """The session has ended, and its call has not returned in time."""
         self._since.pop(session, None)
         session.mark_stuck()
         limit = self._limits.max_abandoned_threads
@@ -292,8 +292,8 @@ class EndingSessions:
         self._admission.slots.add_stuck(1)
         logger.error(
             "session %s has ended and its call does not return: its slot stays taken, since %d such calls are left "
-            "behind already, as many as may be (max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS); --isolation "
-            "process stops such calls",
+            "behind already, the limit (max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS); with --isolation "
+            "process the server can stop such calls",
             session.id,
             self._abandoned,
             extra=log_extra(session.id, session.episode),
@@ -310,7 +310,7 @@ class EndingSessions:
             self._abandon(stuck)
 
     def rest(self) -> None:
-        """Without sessions, the timer stops."""
+        """Stops the timer after the last session."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

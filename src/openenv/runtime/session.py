@@ -39,7 +39,7 @@ class LastSeen:
 
 
 class SessionState(Enum):
-    """The life of a session, in this order; DETACHED lies between LIVE and LIVE."""
+    """The states of a session, in this order. From DETACHED, a session returns to LIVE."""
 
     STARTING = "starting"
     LIVE = "live"
@@ -59,7 +59,7 @@ _LOOP = Execution.LOOP
 _KEPT_ERRORS = (errors.EnvironmentFailed, errors.InvalidAction, errors.InvalidArgument, errors.ResetRequired)
 
 OnOpened = Callable[[errors.OpenEnvError | None], None]
-"""Called when a session is LIVE, or with the error."""
+"""Called with None when a session is LIVE, or with the error."""
 
 OnLost = Callable[[errors.OpenEnvError], None]
 """Called with the reason when a session ends, unless its user ended it."""
@@ -70,7 +70,7 @@ class Origin(NamedTuple):
 
     Attributes:
         source: The session that its first state is copied from.
-        freed: To be called once, when the source may go on.
+        freed: Must be called once, when the source may continue.
     """
 
     source: Session
@@ -82,8 +82,8 @@ class Progress(NamedTuple):
 
     Attributes:
         episode: The id that its user gave the episode; None if it has none.
-        steps: Steps begun.
-        place: The same progress in the form of records.
+        steps: Number of steps begun.
+        place: The same progress in the form that records use.
     """
 
     episode: str | None
@@ -96,30 +96,30 @@ class Session:
     """A session, from the request for it to the end of its environment's `close`.
 
     Args:
-        id: Its name.
-        _manager: Gets its transitions.
+        id: Its id.
+        _manager: Is notified of its state transitions.
         _opened: Called once, when it is open or could not be opened, unless it is closed before.
         _on_lost: Called with the reason, if its user did not end it.
-        _tap: Records every reset and step, and the reply that its client gets; None: it is not recorded.
+        _tap: Records every reset and step, and the reply that its client gets; None if it is not recorded.
 
     Attributes:
-        state: Its state in the life of a session.
+        state: Its state.
         profile: How to call its environment; set when it is LIVE.
         executor: Where its environment runs; None while it waits for a slot and when it is GONE.
         created_at: Monotonic seconds.
-        used_at: When its last call ended, or its running call began.
+        used_at: When its last call ended or its running call began, in monotonic seconds.
         episode: The id that its user gave the episode; None if it has none.
-        steps: Steps begun.
-        detached: Its client's connection is gone. A call in flight goes on; apart from that its state is DETACHED.
-        life: The sign of life of its client's connection; None if the connection has none.
+        steps: Number of steps begun.
+        detached: Whether its client's connection is lost. Its state is DETACHED then, unless a call is in flight.
+        life: When the client's connection last sent something; None if that is not tracked.
         holder: Number of the API key that it was opened with; 0 for none.
         peer: The address of its client, as text.
         origin: The source of its state; None after the source was asked, and for a session that is not a fork.
-        outlives_loop: It belongs to no connection; it outlives the loop that opened it if its environment does.
+        outlives_loop: Whether it belongs to no connection, and so outlives its event loop if its environment does.
         gone: Set when the session has ended completely; None until a caller waits for that.
-        making: Its environment is being made.
-        stuck: Its call, constructor or close has not returned in time, and still has not.
-        abandoned: It is GONE though that call has not returned.
+        making: Whether its environment is being made.
+        stuck: Whether its call, constructor or close is overdue.
+        abandoned: Whether it is GONE though that call has not returned.
         user: Data of its opener; the runtime does not use it.
     """
 
@@ -161,16 +161,16 @@ class Session:
 
     @property
     def idle_since(self) -> float | None:
-        """Monotonic time of the last call's end, or of a later sign of life of its client; None unless it is LIVE."""
+        """Monotonic time of the last call's end, or of the client's last frame if later; None unless it is LIVE."""
         if self.state is not _LIVE:
             return None
         return self.used_at if self.life is None else max(self.used_at, self.life.heard_at)
 
     def takes_seed_of(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether the environment takes the seed in the arguments of a reset, if there is one."""
+        """Whether the environment accepts the seed in the arguments of a reset. True if they have no seed."""
         return self.profile.seedable or arguments.get("seed") is None
 
-    # The calls of a user of the session. One at a time: the next one after `done`.
+    # The calls of the session's user. Only one at a time: begin the next one after `done`.
 
     def reset(self, arguments: dict[str, Any], done: Done) -> None:
         """Starts an episode; `done` gets the observation."""
@@ -184,7 +184,7 @@ class Session:
             self._submit(self.profile.reset, arguments, done)
 
     def step(self, action: Any, done: Done) -> None:
-        """Does one action; `done` gets the observation."""
+        """Executes one action; `done` gets the observation."""
         if self.state is _LIVE and self.executor is not None:
             # `_submit`, written out: this is the path of every step.
             self.steps += 1
@@ -204,7 +204,7 @@ class Session:
             self._takes_calls(done)
 
     def step_with(self, action: Any, arguments: dict[str, Any], done: Done) -> None:
-        """The same with further arguments; the environment's `step` gets those that it accepts."""
+        """Executes one action with further arguments. The environment's `step` gets those that it accepts."""
         if self._takes_calls(done):
             self.steps += 1
             self._phase = _STEP
@@ -219,7 +219,7 @@ class Session:
             self._submit(self.profile.state, None, done)
 
     def call(self, operation: Operation, argument: Any, done: Done) -> None:
-        """Runs any other operation on the environment, on its executor and in its turn."""
+        """Runs any other operation on the environment, on its executor."""
         if self._takes_calls(done):
             as_action = None if self._tap is None else getattr(argument, "as_action", None)
             if self._tap is not None and as_action is not None and (action := as_action()) is not None:
@@ -228,21 +228,21 @@ class Session:
             self._submit(operation, argument, done)
 
     def refused(self, error: Exception) -> None:
-        """The result of its last call could not be sent: the client got this error. Call it in `done`."""
+        """Call it in `done` if the result could not be sent: records the error that the client got instead."""
         if self._tap is not None:
             self._tap.settle(error)
 
     def save(self, done: Done) -> None:
         """Copies the environment's state; `done` gets a `Snapshot`, which must be used or discarded.
 
-        Another session may want it, so a DETACHED session gives it too.
+        Another session may request the copy, so this also works in the state DETACHED.
         """
         if self.state is _DETACHED or self._takes_calls(done):
             self._submit(save, None, done)
 
     def load(self, snapshot: Snapshot, source: Session, done: Done) -> None:
-        """Goes on from the state of another session, which gave the snapshot."""
-        progress = source.progress  # it may have gone on when this has ended
+        """Continues from the state of another session, which made the snapshot."""
+        progress = source.progress  # read now: the source may continue before the load has ended
 
         def loaded(_: Any, error: BaseException | None) -> None:
             if error is None:
@@ -258,19 +258,19 @@ class Session:
 
     @property
     def progress(self) -> Progress:
-        """Its progress, for another session that goes on from there."""
+        """Its progress, for another session that continues from there."""
         place = Source(self.id, self.episode or self.id, self.steps) if self._tap is None else self._tap.place
         return Progress(self.episode, self.steps, place)
 
     def continue_from(self, progress: Progress) -> None:
-        """Continues from the progress of another session: its environment has the state of that one."""
+        """Takes over the progress of another session, whose state the environment has loaded."""
         self.episode, self.steps, place = progress
         if self._tap is not None:
             self._tap.continue_from(place)
 
     @property
     def timeout_outcome(self) -> str:
-        """What happens to a call at its deadline, as the words after "it did not end in its time"."""
+        """The effect of a deadline on the call, as a clause that follows "it did not end in time"."""
         if self._held_back is not None or self.executor is None or self.executor.stoppable:
             return "and was stopped"
         return (
@@ -279,17 +279,17 @@ class Session:
         )
 
     def bind(self) -> None:
-        """Has the running event loop drive the session from now on, if the former event loop has ended.
+        """Moves the session to the running event loop, if its former event loop has ended.
 
-        A session that cannot go on there ends, and its user gets the reason.
+        A session that cannot continue there ends, and its user gets the reason.
 
         Raises:
-            UsageError: Another event loop drives it.
+            UsageError: The session is used on another event loop.
         """
         self._manager.bind()
 
     def cancel(self) -> bool:
-        """Stops the call in flight, if its executor can do that (the result); its `done` comes in any case."""
+        """Stops the call in flight. Returns whether its executor can do that; `done` is called in either case."""
         if self.state is not _EXECUTING or self.executor is None:
             return False
         if self._tap is not None:
@@ -306,7 +306,7 @@ class Session:
     def stop(self) -> bool:
         """Ends the call in flight at its deadline. False: it cannot be stopped, and the session ends.
 
-        Its thread is abandoned and its slot is free again, unless as many threads as may be are abandoned already.
+        Then its thread is abandoned and its slot becomes free, unless `max_abandoned_threads` is reached.
         """
         if self._tap is not None:
             self._tap.ended(None, errors.StepTimeout(f"the call did not end within its time, {self.timeout_outcome}"))
@@ -319,13 +319,13 @@ class Session:
         return False
 
     def detach(self) -> None:
-        """The connection of its client is gone; a call in flight goes on."""
+        """The connection of its client is lost. A call in flight continues."""
         self.detached = True
         if self.state is _LIVE:
             self.state = _DETACHED
 
     def attach(self) -> None:
-        """Its client came back."""
+        """Its client has reconnected."""
         self.detached = False
         if self.state is _DETACHED:
             self.state = _LIVE
@@ -351,7 +351,7 @@ class Session:
                 self._leave_gate_early()
         elif state is _LIVE or state is _DETACHED:
             self.executor.close(self._closed)
-        else:  # STARTING: closed as soon as its environment is there, or its making could be stopped
+        else:  # STARTING: closed as soon as its environment is made, or its construction is stopped
             self.executor.cancel()
 
     def end(self, error: errors.OpenEnvError) -> None:
@@ -370,7 +370,7 @@ class Session:
             self.close()
 
     def finish(self, error: errors.OpenEnvError) -> None:
-        """The same, but after the call in flight and the waiting calls have been answered."""
+        """Like `end`, but first answers the call in flight and the waiting calls."""
         done = self._done
         if self.state is not _EXECUTING or done is None:
             self.end(error)
@@ -385,7 +385,7 @@ class Session:
     # Called by the manager.
 
     def start(self, executor: Executor, factory: Callable[[], Any], snapshot: Snapshot | None = None) -> None:
-        """Makes the environment, which goes on from the snapshot if there is one."""
+        """Makes the environment, and loads the snapshot into it if there is one."""
         self.executor = executor
         began = time.monotonic()
 
@@ -423,7 +423,7 @@ class Session:
         self._end()
 
     def fail(self, error: errors.OpenEnvError) -> None:
-        """There will be no environment: its constructor raised, or no slot came free."""
+        """The session could not be opened: the constructor raised, or no slot came free."""
         wanted, opened = self.state is _STARTING, self._opened
         if wanted:
             self.state = _CLOSING
@@ -447,19 +447,19 @@ class Session:
         self.used_at = time.monotonic()
         assert self.executor is not None
         if self._tap is not None:
-            self._tap.settle()  # the call may change what the last one has returned
+            self._tap.settle()  # the call may change the objects that the last one returned
         if self._gate is None:
             self.executor.submit(operation, argument, self._finished)
         else:
             self._enter_gate(self._gate, operation, argument)
 
     def _recorded(self, done: Done, tap: Tap, read: Callable[[Any], Any] | None = None) -> Done:
-        """Records the outcome of the call after `done`: no step waits for its own record.
+        """Records the outcome of the call after `done`, so that no step waits for its own record.
 
         Args:
             done: The callback of the call.
             tap: The tap of the session.
-            read: Makes an observation of the result; None: the result is one.
+            read: Makes an observation of the result; None if the result is an observation.
         """
 
         def ended(result: Any, error: BaseException | None) -> None:
@@ -478,7 +478,7 @@ class Session:
         return ended
 
     def _enter_gate(self, gate: ConcurrencyGate, operation: Operation, argument: Any) -> None:
-        """Executes a call when the gate lets it."""
+        """Executes a call as soon as the gate admits it."""
 
         def begin() -> None:
             self._held_back = None
@@ -516,8 +516,8 @@ class Session:
             self.state = _DETACHED if self.detached else _LIVE
         elif self.executor is not None:  # closed during the call
             self.executor.close(self._closed)
-        # Other errors of ours that an environment raises are not about this session: the environment may have lost
-        # a connection of its own.
+        # Our other errors, raised by an environment, are not about this session: the environment may be a client
+        # itself and have lost its own connection.
         if error is not None and not isinstance(error, _KEPT_ERRORS):
             failed = errors.StepFailed(error_text(error))
             failed.__cause__ = error
@@ -540,7 +540,7 @@ class Session:
     def _end(self) -> None:
         self.state = _GONE
         self._manager.on_gone(self)
-        # Breaks the reference cycle with its user: the garbage collector seldom runs.
+        # Breaks the reference cycle with its user, because the garbage collector seldom runs.
         self._opened, self._on_lost, self.user = lambda _: None, None, None
         if self.gone is not None:
             self.gone.set()

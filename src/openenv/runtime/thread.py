@@ -22,8 +22,8 @@ class Mailbox:
         loop: Gets the results.
 
     Attributes:
-        switch_interval: Counts the calls on threads: executors report each call that begins, the mailbox each that
-            has come back.
+        switch_interval: Counts the calls on threads. Executors report each call that begins, and the mailbox each one
+            that has returned.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
@@ -33,20 +33,20 @@ class Mailbox:
         self._ringing = False
 
     def post(self, done: Done, result: Any, error: BaseException | None) -> None:
-        """Has `done` called on the loop. Safe from every thread."""
+        """Has `done` called on the loop. Thread-safe."""
         self._letters.append((done, result, error))
         if not self._ringing:
             self._ring()
 
     def move(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Delivers to another loop from now on, also the results that the old loop was closed too early for."""
+        """Delivers to another loop from now on, including results that the old, closed loop did not receive."""
         self._loop = loop
         if self._letters:
             self._ring()
 
     def _ring(self) -> None:
         self._ringing = True
-        # A closed loop gets nothing: posted results wait for `move`.
+        # A closed loop gets no call: posted results wait for `move`.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._deliver)
 
@@ -61,17 +61,17 @@ class Mailbox:
                 done(result, error)
         finally:
             self.switch_interval.end(taken)
-            if letters:  # a reader raised: the others still get theirs
+            if letters:  # a callback raised: call the others nevertheless
                 self._ring()
 
 
-# Address space, not memory: only pages that are touched are resident (about 16 KiB for an idle thread).
-# Small enough for 16,384 of them, large enough for numpy, regular expressions and C parsers.
+# Stack size. It takes address space, not memory: only used pages are resident (about 16 KiB for an idle thread).
+# Small enough for 16,384 threads, large enough for numpy, regular expressions and C parsers.
 STACK_BYTES = 512 * 1024
 
 
 class ThreadExecutor:
-    """Runs an environment on its own thread: the constructor, every call and `close`.
+    """Runs an environment on a dedicated thread: the constructor, every call and `close`.
 
     Args:
         mailbox: Brings results back to the event loop.
@@ -134,7 +134,7 @@ class ThreadExecutor:
             post(done, result, error)
             # No object of this call may stay alive while the thread waits for the next one.
             del call, operation, argument, done, result, error
-        self._environment = None  # what an environment does when it is destroyed it does here, too
+        self._environment = None  # its finalizer runs on this thread, too
 
     def _construct(self, _: None, factory: Callable[[], Any]) -> Any:
         self._environment = construct(None, factory)
@@ -151,18 +151,18 @@ class ThreadExecutor:
                 self._runner.close()
 
     def _await(self, call: Any, _: None) -> Any:
-        # An environment with one asynchronous method among synchronous ones: it stays on its one thread.
+        # For an environment with both synchronous and asynchronous methods: all run on its one thread.
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(call)
 
 
 class _Thread(threading.Thread):
-    """A thread with a `start` that does not wait until it runs.
+    """A thread whose `start` does not wait until the thread runs.
 
-    The event loop starts it, and holds the interpreter that the new thread needs to say that it runs: two switches
-    between them for each start. 8,192 sessions at once, each on a thread of its own: half of them done after 5.4 s
-    and not after 9.2 (2 workers on 2 cores, in turns).
+    The event loop starts it while holding the interpreter lock, which the new thread needs to report that it runs.
+    That wait would cost two thread switches for each start. With 8,192 concurrent sessions, each on its thread,
+    half of them were done after 5.4 s instead of 9.2 s (2 workers on 2 cores, alternating runs).
     """
 
     def __init__(self, **arguments: Any):
