@@ -8,23 +8,23 @@ import re
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-# Of one process. Their arguments are names of types and the like, of which there are few.
+# The warnings that this process has logged. Their arguments are type names and the like, so the set stays small.
 MOST_WARNINGS = 1000
 _logged: set[tuple[str, ...]] = set()
 
 
 def warn_once(logger: logging.Logger, message: str, *arguments: str) -> None:
-    """Logs a warning the first time that this process says it of these arguments."""
+    """Logs a warning once in this process for each combination of arguments."""
     warning = (message, *arguments)
     if warning not in _logged and len(_logged) < MOST_WARNINGS:
         _logged.add(warning)
         logger.warning(message, *arguments)
 
 
-# What a record may be about, beside its text: attributes that `log_extra` gives it.
+# Attributes of a record that `log_extra` sets.
 _SUBJECTS = ("session", "episode", "request", "job", "stage")
 _NO_ID = ("-", "(")
-# C0, DEL and C1; what Python and terminals take for the end of a line; and what turns the direction of writing.
+# C0, DEL and C1; characters that Python or terminals treat as line ends; and characters that set the text direction.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # uvicorn's own loggers, as it names them.
 _UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.access")
@@ -33,22 +33,22 @@ _UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.access")
 def log_extra(
     session: str | None = None, episode: str | None = None, request: str | int | None = None
 ) -> dict[str, Any]:
-    """What a record is about, to be passed to a logger as `extra`.
+    """The session, episode and request of a log record, to pass to a logger as `extra`.
 
     Args:
-        session: Its id. What stands there for a connection of none or many, a dash or a bracket, is left out.
+        session: The id of the session. A placeholder for no session or several, a dash or a bracket, is omitted.
         episode: The id that the client gave its episode.
-        request: Id of the client's request; of protocol v1, which has none, the number of the message.
+        request: The id of the client's request; in protocol v1, which has no ids, the number of the message.
     """
     named = session if session is None or not session.startswith(_NO_ID) else None
     return {"session": named, "episode": episode, "request": request}
 
 
 def logging_config(log_format: Literal["console", "json"], log_level: str) -> dict[str, Any]:
-    """The whole configuration of a serving process, for `logging.config.dictConfig` or uvicorn's `log_config`."""
+    """The logging configuration of a server process, for `logging.config.dictConfig` or uvicorn's `log_config`."""
     level = log_level.upper()
     stderr = {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "default"}
-    # The environment's own records go to the root; on a console they are left as the environment has them.
+    # Records of the environment go to the root logger. On a console, their format is left to the environment.
     root: dict[str, Any] = {"handlers": ["stderr"], "level": "WARNING"}
     own = {"handlers": ["stderr"], "level": level, "propagate": False}
     return {
@@ -66,21 +66,21 @@ def logging_config(log_format: Literal["console", "json"], log_level: str) -> di
 
 
 def configure_logging(log_format: Literal["console", "json"], log_level: str) -> None:
-    """Has this process log that way from here on."""
+    """Configures the logging of this process."""
     import logging.config  # noqa: PLC0415 - clients need none of what it loads
 
     logging.config.dictConfig(logging_config(log_format, log_level))
     if log_format == "json":
-        logging.captureWarnings(True)  # on a line of their own they would be no JSON
+        logging.captureWarnings(True)  # otherwise they would be lines that are not JSON
 
 
 def json_line(text: str) -> str:
-    """A message of a command to its user, as a line of JSON like those of its loggers."""
+    """A message of a command to its user, as a line of JSON in the format of its log records."""
     return JsonLines().format(logging.LogRecord("openenv.cli", logging.INFO, "", 0, text, None, None))
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON: `time` (UTC), `level`, `logger`, `message`, `pid`; where there are any `session`,
+    """A record as one line of JSON: `time` (UTC), `level`, `logger`, `message`, `pid`; if present `session`,
     `episode`, `request`, `job` and its `stage`, and `exception` with its traceback.
     """
 
@@ -105,7 +105,7 @@ class JsonLines(logging.Formatter):
 
 
 class ConsoleFormatter(logging.Formatter):
-    """A record for people: when, how bad, what, and which episode and request it is about.
+    """A record for people: time, level, message, episode and request.
 
     Texts of clients are part of messages and tracebacks. A message stays on its line, a traceback is indented, and
     control characters are written as escapes. So no text looks like a record or moves the terminal's cursor.
@@ -116,7 +116,7 @@ class ConsoleFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of logging.Formatter's method
         line = _escaped(super().formatMessage(record))
-        # The session is in the text.
+        # The message contains the session.
         found = {name: value for name, value in _subjects(record).items() if name != "session"}
         subjects = ", ".join(f"{name} {_escaped(str(value))}" for name, value in found.items())
         return f"{line} ({subjects})" if found else line
@@ -133,7 +133,7 @@ def _indented(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A text without control characters: neither lines of its own nor escape sequences of terminals."""
+    """A text whose control characters are escaped, so that it has no line breaks and no terminal escape sequences."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 

@@ -13,19 +13,19 @@ from typing import NamedTuple, TypeVar
 from .. import errors
 from ..errors import OpenEnvError
 
-# A page of memory: what one process writes shares no line of the CPU's cache with what another one does.
+# A page of memory, so that the cells of two processes share no line of the CPU's cache.
 CELLS = 512
 
 LAYOUT_CELL, PID_CELL, KEY_CELL = 0, 1, 2
 _FIRST_GAUGE, _FIRST_COUNT, FIRST_ERROR, _FIRST_PHASE = 3, 20, 24, 96
-# Bucket k of a histogram counts what took from 2^(k-1) to 2^k nanoseconds: k is a number's `bit_length`, and for no
-# duration is there a bucket too few.
+# Bucket k of a histogram counts durations from 2^(k-1) to 2^k nanoseconds: k is the number's `bit_length`, so every
+# duration has a bucket.
 BUCKETS = 64
-_PHASE_CELLS = 1 + BUCKETS  # nanoseconds together, then the buckets
-# Shown are those from a microsecond to two minutes; what is shorter or longer falls into the first or the last.
+_PHASE_CELLS = 1 + BUCKETS  # the sum in nanoseconds, then the buckets
+# The exported buckets range from a microsecond to two minutes. Other durations count in the first or the last.
 _SHORTEST, _LONGEST = 10, 37
 BUCKET_BOUNDS = tuple(2**k / 1e9 for k in range(_SHORTEST, _LONGEST + 1))
-"""Upper bounds of the buckets that are shown, in seconds; one without a bound follows."""
+"""Upper bounds of the exported buckets, in seconds; one without a bound follows."""
 
 
 class Gauge(Enum):
@@ -52,7 +52,7 @@ class Gauge(Enum):
 
 
 class Count(Enum):
-    """Counters of what is no error and no phase."""
+    """Counters of events other than errors and phases."""
 
     cell: int
 
@@ -66,7 +66,7 @@ class Count(Enum):
 
 
 class Phase(Enum):
-    """Where the time of a session goes; each has a histogram of seconds."""
+    """The phases of a session's work; each has a histogram of seconds."""
 
     cell: int
 
@@ -87,21 +87,21 @@ ERRORS: tuple[tuple[type[OpenEnvError], str], ...] = (
         for thing in vars(errors).values()
         if isinstance(thing, type) and issubclass(thing, OpenEnvError) and thing.__module__ == errors.__name__
     },
-    # Instances of these classes differ in it.
+    # In these classes, it differs between instances.
     (errors.ToolFailed, "client"),
     (errors.UnknownSession, "infrastructure"),
 )
-"""Class and blame that errors are counted by; one of another class counts as the nearest of these."""
+"""The classes and blames by which errors are counted. An error of another class counts as its nearest base class."""
 
 assert FIRST_ERROR + len(ERRORS) <= _FIRST_PHASE
 assert _FIRST_PHASE + len(Phase) * _PHASE_CELLS <= CELLS
 
-# What the cells mean, as a number: processes of two versions may share memory while workers are replaced.
+# A fingerprint of the cells' layout: processes of two versions may share memory while workers are replaced.
 LAYOUT = 1 + zlib.crc32(repr([*Gauge, *Count, *Phase, *ERRORS]).encode())
 
 
 def buckets_of(cells: list[int], phase: Phase) -> list[int]:
-    """The counts of a phase's shown buckets: one for each of `BUCKET_BOUNDS`, and one for what took longer."""
+    """The counts of a phase's exported buckets: one for each of `BUCKET_BOUNDS`, and one for longer durations."""
     raw = cells[phase.cell + 1 : phase.cell + 1 + BUCKETS]
     return [sum(raw[: _SHORTEST + 1]), *raw[_SHORTEST + 1 : _LONGEST + 1], sum(raw[_LONGEST + 1 :])]
 
@@ -114,11 +114,11 @@ _LASTING = (
 
 
 class Histogram(NamedTuple):
-    """How long a phase took.
+    """The durations of a phase.
 
     Attributes:
-        counts: One for each of `BUCKET_BOUNDS`, not added up, and one for what took longer.
-        seconds: All together.
+        counts: One for each of `BUCKET_BOUNDS`, not cumulative, and one for longer durations.
+        seconds: The sum of all durations.
     """
 
     counts: list[int]
@@ -126,10 +126,10 @@ class Histogram(NamedTuple):
 
 
 class Reading:
-    """The numbers of one process, or of several together.
+    """The metrics of one process, or the sums of several.
 
     Args:
-        cells: A copy of them.
+        cells: A copy of the cells.
     """
 
     def __init__(self, cells: list[int]):
@@ -137,17 +137,17 @@ class Reading:
 
     @property
     def pid(self) -> int:
-        """The process; 0 for one that serves no sessions, and for several."""
+        """The process id; 0 for a process that serves no sessions, and for several processes."""
         return self.cells[PID_CELL]
 
     @property
     def worker(self) -> str:
-        """What the process is called among several workers, as clients and `GET /sessions` name it; empty for one."""
+        """The key of the worker process, as in the protocol and `GET /sessions`; empty for a single process."""
         return format(self.cells[KEY_CELL], "x") if self.cells[KEY_CELL] else ""
 
     @property
     def legible(self) -> bool:
-        """Whether it was written by a process to which the cells mean the same."""
+        """Whether it was written by a process with the same layout of cells."""
         return self.cells[LAYOUT_CELL] == LAYOUT
 
     def value(self, what: Gauge | Count) -> int:
@@ -162,12 +162,12 @@ class Reading:
         return {error: count for error, count in zip(ERRORS, counts, strict=True) if count}
 
     def lasting(self) -> list[tuple[int, int]]:
-        """Cells, and what stands in them, of all that never goes down: what is kept of a process that is gone."""
+        """The indices and values of all counters, which are kept when the process has ended."""
         return [(cell, self.cells[cell]) for cell in _LASTING if self.cells[cell]]
 
 
 def total(readings: Iterable[Reading]) -> Reading:
-    """Several processes as one."""
+    """The sums over several processes."""
     cells = [0] * CELLS
     for reading in readings:
         cells = [mine + more for mine, more in zip(cells, reading.cells, strict=True)]
@@ -177,15 +177,15 @@ def total(readings: Iterable[Reading]) -> Reading:
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[float], share: float) -> float | None:
-    """The value below which a share of a histogram lies, evenly spread within each bucket.
+    """The value below which a share of a histogram lies, interpolated linearly within each bucket.
 
     Args:
         bounds: Upper bounds of the buckets, ascending.
-        counts: How many fell into each; one more for those over the last bound, which count as of that bound.
+        counts: The count of each bucket, and one more for values over the last bound, which count as that bound.
         share: From 0 to 1.
 
     Returns:
-        None where nothing was counted.
+        None if nothing was counted.
     """
     wanted = share * sum(counts)
     if not wanted:
@@ -207,16 +207,16 @@ _ERROR_CELLS = {error: FIRST_ERROR + place for place, error in enumerate(ERRORS)
 
 
 class Meter:
-    """The numbers of one process. One thread counts: the event loop's.
+    """The metrics of one process. Only the thread of the event loop counts.
 
     Attributes:
-        on: Whether anything is counted. Look at it before reading a clock for `observe`: that is what costs.
+        on: Whether anything is counted. Check it before reading a clock for `observe`: the clock is the cost.
         cells: The numbers. `Session` writes the time of a call itself, as `observe` does.
     """
 
     SAMPLE = 15
-    """What happens with every step and takes too little time for being timed each time is timed where the number of a
-    step has none of these bits: once in 16."""
+    """Work that happens in every step and is too short to be timed each time is timed if the number of the step has
+    none of these bits: once in 16."""
 
     __slots__ = ("_read_all", "cells", "on")
 
@@ -226,35 +226,35 @@ class Meter:
         self._read_all: Callable[[], list[Reading]] | None = None
 
     def start(self) -> None:
-        """Counts from here on, as a process that serves sessions."""
+        """Starts counting, as a process that serves sessions."""
         self.on = True
         self.cells[LAYOUT_CELL] = LAYOUT
         self.cells[PID_CELL] = os.getpid()
 
     def observe(self, phase: Phase, seconds: float) -> None:
-        """A phase took so long."""
-        # Written out for one: this is on the path of every step, and takes a fifth of a microsecond.
+        """Records the duration of a phase."""
+        # `observe_many` for one, written out: this is on the path of every step, and takes a fifth of a microsecond.
         cells, cell = self.cells, phase.cell
         nanoseconds = int(seconds * 1e9)
         cells[cell] += nanoseconds
         cells[cell + 1 + nanoseconds.bit_length()] += 1
 
     def observe_many(self, phase: Phase, seconds: float, times: int) -> None:
-        """A phase took so long, so many times."""
+        """Records a phase that took `seconds`, `times` times."""
         cells, cell = self.cells, phase.cell
         nanoseconds = int(seconds * 1e9)
         cells[cell] += nanoseconds * times
         cells[cell + 1 + nanoseconds.bit_length()] += times
 
     def timed(self, phase: Phase, function: Callable[[_T], _R], argument: _T) -> _R:
-        """Calls a function and counts its time as that of a phase."""
+        """Calls a function and records its duration as that of a phase."""
         began = time.monotonic()
         result = function(argument)
         self.observe(phase, time.monotonic() - began)
         return result
 
     def failed(self, error: BaseException) -> None:
-        """An error was answered: counted by its class and blame."""
+        """Counts an error that a client received, by its class and blame."""
         if self.on:
             blame = getattr(error, "blame", OpenEnvError.blame)
             for cls in type(error).__mro__:
@@ -266,7 +266,7 @@ class Meter:
             self.cells[cell] += 1
 
     def add(self, what: Gauge | Count, change: int = 1) -> None:
-        """Something went up or down."""
+        """Adds to a gauge or a counter."""
         self.cells[what.cell] += change
 
     def set(self, gauge: Gauge, value: int) -> None:
@@ -274,11 +274,11 @@ class Meter:
         self.cells[gauge.cell] = value
 
     def move(self, cells: memoryview, read_all: Callable[[], list[Reading]]) -> None:
-        """Counts in other memory from here on, from the sums that are there.
+        """Moves to other memory, and continues from the sums that are there.
 
         Args:
             cells: `CELLS` numbers of 8 bytes, which no other process writes.
-            read_all: Reads the numbers of all processes that share the memory, this one's among them.
+            read_all: Reads the metrics of all processes that share the memory, including this one.
         """
         for cell, value in enumerate(self.cells):
             if value:
@@ -286,18 +286,18 @@ class Meter:
         self.cells, self._read_all = cells, read_all
 
     def leave(self) -> None:
-        """Counts in memory of its own again, from the sums that were reached."""
+        """Moves back to its own memory, and continues from the current sums."""
         self.cells = memoryview(array("q", self.cells.tobytes()))
         self._read_all = None
 
     def reading(self) -> Reading:
-        """The numbers of this process."""
+        """The metrics of this process."""
         return Reading(self.cells.tolist())
 
     def readings(self) -> list[Reading]:
-        """The numbers of every process of the server."""
+        """The metrics of every process of the server."""
         return [self.reading()] if self._read_all is None else self._read_all()
 
 
 METER = Meter()
-"""The numbers of this process."""
+"""The metrics of this process."""

@@ -20,10 +20,10 @@ _PACKAGE = "opentelemetry-sdk"
 
 
 def start() -> Callable[[str], ConnectionTracer]:
-    """Gets ready to trace.
+    """Prepares tracing.
 
     Returns:
-        Makes the tracer of one connection, given the `traceparent` header of its handshake, or nothing.
+        A function that makes the tracer of one connection, given the `traceparent` header of its handshake or "".
 
     Raises:
         MissingExtra: OpenTelemetry is not installed.
@@ -36,8 +36,8 @@ def start() -> Callable[[str], ConnectionTracer]:
     tracer = trace.get_tracer("openenv")
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         logger.warning(
-            "tracing is on and nothing collects the spans yet: start the server by opentelemetry-instrument, "
-            "or set a tracer provider in the app"
+            "tracing is on, but no tracer provider collects the spans: start the server with "
+            "opentelemetry-instrument, or set a tracer provider in the app"
         )
     return lambda traceparent: ConnectionTracer(tracer, traceparent)
 
@@ -46,9 +46,9 @@ class ConnectionTracer:
     """The spans of one connection of a client.
 
     Args:
-        tracer: Makes them.
-        traceparent: The W3C trace context of the client's handshake; spans are children of that. Empty: each begins
-            a trace.
+        tracer: Makes the spans.
+        traceparent: The W3C trace context of the client's handshake, whose children the spans are. If empty, each
+            span begins a trace.
     """
 
     __slots__ = ("_parent", "_tracer")
@@ -58,16 +58,16 @@ class ConnectionTracer:
         from opentelemetry.context import Context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        # An empty context and not the current one, which belongs to other code on this loop.
+        # An empty context instead of the current one, which belongs to other code on this loop.
         self._parent = TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
 
     def opening(
         self, session: Callable[[], str], request: str | int | None, opened: Callable[[OpenEnvError | None], None]
     ) -> Callable[[OpenEnvError | None], None]:
-        """Spans the opening of a session; what is returned takes the place of `opened`.
+        """Starts a span for the opening of a session. Returns a replacement for `opened` that ends the span.
 
         Args:
-            session: Tells the session's id, which need not be known yet.
+            session: Returns the session's id, which may not be known yet.
         """
         span = self._begin("open", None, None, request)
 
@@ -79,7 +79,7 @@ class ConnectionTracer:
         return ended
 
     def call(self, name: str, session: str, episode: str | None, request: str | int | None, done: Ended) -> Ended:
-        """Spans a call of a session; what is returned takes the place of `done`."""
+        """Starts a span for a call of a session. Returns a replacement for `done` that ends the span."""
         span = self._begin(name, session, episode, request)
 
         def ended(result: Any, error: BaseException | None) -> None:

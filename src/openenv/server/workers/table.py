@@ -13,16 +13,16 @@ from ...runtime.admission import SlotOutcome
 from ...telemetry.metrics import CELLS, KEY_CELL, LAYOUT, LAYOUT_CELL, METER, Reading
 
 # A row is two whole lines of the CPU's cache, so that no worker slows another down by writing into its own. Sessions
-# by API key, which are seldom looked at, have lines of their own behind all rows.
+# by API key, which are rarely read, have separate lines behind all rows.
 LINE_BYTES = 128
 ROW_CELLS = LINE_BYTES // 8
 # The cells of a row. Each has one writer while the worker lives: the worker.
-# FIRST: when the first of the waiting newcomers came (monotonic nanoseconds).
-# ASIDE: how many newcomers wait until sessions of their key end.
+# FIRST: when the first of the waiting newcomers arrived (monotonic nanoseconds).
+# ASIDE: number of newcomers that wait until sessions of their key end.
 # DECIDED: connections that have asked for a session, or shown that they need none.
 # STUCK: slots of sessions that have ended with a call that does not return.
 KEY, HELD, LEAVING, WAITING, DRIFT, BEAT, FIRST, ASIDE, DECIDED, STUCK = range(10)
-# In the first line, behind the numbers of rows and API keys: whether the server as a whole takes sessions.
+# In the first line, behind the numbers of rows and API keys: whether the server as a whole accepts sessions.
 _SERVING = 2
 
 
@@ -33,7 +33,7 @@ class SharedCells:
 
     Args:
         descriptor: The memory that another process made; this object owns it from now on. None makes new memory.
-        name: The name of new memory, for people who inspect the process.
+        name: The name of new memory, shown by tools that inspect the process.
         size: Bytes of new memory.
     """
 
@@ -46,14 +46,14 @@ class SharedCells:
         self._all = memoryview(self._map).cast("q")
 
     def __enter__(self) -> None:
-        # A record lock and not flock: that one belongs to the open file, which the processes share.
+        # A record lock and not flock: a flock belongs to the open file, which the processes share.
         fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
 
     def __exit__(self, *_: object) -> None:
         fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Frees the memory, if no other part of this process holds a view of it."""
+        """Frees the memory, unless another part of this process holds a view of it."""
         self._all.release()
         self._map.close()
         os.close(self.descriptor)
@@ -88,27 +88,27 @@ class WorkerTable(SharedCells):
 
     @property
     def held(self) -> int:
-        """Sessions that hold a slot, of all workers."""
+        """The number of sessions in all workers that hold a slot."""
         return sum(self.cells[HELD::ROW_CELLS])
 
     @property
     def leaving(self) -> int:
-        """Sessions that hold a slot and are closing."""
+        """The number of sessions that hold a slot and are closing."""
         return sum(self.cells[LEAVING::ROW_CELLS])
 
     @property
     def waiting(self) -> int:
-        """Newcomers that wait for a slot in all workers, without those that stand aside."""
+        """The number of newcomers that wait for a slot in all workers, without those that stand aside."""
         return sum(self.cells[WAITING::ROW_CELLS])
 
     @property
     def stuck(self) -> int:
-        """Slots of sessions that have ended with a call that does not return, of all workers."""
+        """The number of slots in all workers whose sessions ended with a call that does not return."""
         return sum(self.cells[STUCK::ROW_CELLS])
 
     @property
     def serving(self) -> bool:
-        """Whether all workers have started and the server does not stop; the parent sets it."""
+        """Whether all workers have started and the server is not stopping; the parent sets it."""
         return bool(self._all[_SERVING])
 
     @serving.setter
@@ -116,12 +116,12 @@ class WorkerTable(SharedCells):
         self._all[_SERVING] = serves
 
     def times(self) -> list[int]:
-        """When the first waiting newcomer came, by row; 0: no newcomer waits there."""
+        """When the first waiting newcomer arrived, by row; 0 if no newcomer waits there."""
         return self.cells[FIRST::ROW_CELLS].tolist()
 
     @property
     def first(self) -> int | None:
-        """The row with the newcomer that waits longest."""
+        """The row of the newcomer that has waited longest."""
         times = self.times()
         return times.index(min(filter(None, times))) if any(times) else None
 
@@ -131,11 +131,11 @@ class WorkerTable(SharedCells):
         return [index for index, count in enumerate(self.cells[ASIDE::ROW_CELLS]) if count]
 
     def held_by(self, holder: int) -> int:
-        """Sessions of one API key, of all workers."""
+        """The number of sessions of one API key in all workers."""
         return sum(self.shares[holder - 1 :: self.stride])
 
     def has(self, key: int) -> bool:
-        """Whether there is a worker of that key."""
+        """Whether a worker has that key."""
         return key in self.cells[KEY::ROW_CELLS].tolist()
 
     def close(self) -> None:
@@ -163,15 +163,15 @@ class WorkerRow:
         self._cells[self._first + cell] = value
 
     def add(self, cell: int, value: int) -> None:
-        """Adds to a cell. Only for the cell's one writer: then no change can be lost."""
+        """Adds to a cell. Only the cell's one writer may call it, so no change can be lost."""
         self._cells[self._first + cell] += value
 
     def add_share(self, holder: int, value: int) -> None:
-        """The same for its sessions of one API key."""
+        """Adds to the number of its sessions of one API key."""
         self._shares[self.index * self._stride + holder - 1] += value
 
     def clear(self) -> None:
-        """Clears the row of a worker process that is gone."""
+        """Clears the row of a worker process that has ended."""
         for cell in range(ROW_CELLS):
             self.set(cell, 0)
         for share in range(self.index * self._stride, (self.index + 1) * self._stride):
@@ -179,7 +179,7 @@ class WorkerRow:
 
 
 def _lines(holders: int) -> int:
-    """The number of cache lines for so many cells."""
+    """The number of cache lines for this number of API keys."""
     return -(-holders // ROW_CELLS)
 
 
@@ -189,11 +189,11 @@ METRICS_ROW_BYTES = 8 * CELLS
 class SharedMetrics(SharedCells):
     """A row of cells for each worker process, and before them the permanent row of the parent.
 
-    The parent counts in its row, and adds the counters of workers that are gone: a counter never goes down. Each row
-    has one writer at a time. The lock keeps a read of all rows and the parent's moves between rows apart.
+    The parent counts in its row, and adds the counters of ended workers, so that a counter never decreases. Each row
+    has one writer at a time. The lock separates a read of all rows from the parent's moves between rows.
 
     Args:
-        rows: The number of workers that new memory has room for.
+        rows: Number of worker rows in new memory.
         descriptor: The memory that another process made; this object owns it from now on. None makes new memory.
     """
 
@@ -201,29 +201,29 @@ class SharedMetrics(SharedCells):
         super().__init__(descriptor, "openenv-metrics", METRICS_ROW_BYTES * (1 + rows))
 
     def host(self) -> None:
-        """Has the parent process count in the permanent row."""
+        """Makes the parent process count in the permanent row."""
         cells = self._row(0)
         cells[LAYOUT_CELL] = LAYOUT
         METER.move(cells, self.readings)
 
     def join(self, index: int, key: int) -> None:
-        """Has this process count in a worker's row, under the worker's key."""
+        """Makes this process count in a worker's row, under the worker's key."""
         cells = self._row(1 + index)
         cells[KEY_CELL] = key
         METER.move(cells, self.readings)
 
     def fold(self, index: int) -> None:
-        """A worker process is gone: its counters are kept, its gauges are dropped."""
+        """A worker process has ended: keeps its counters and drops its gauges."""
         row, kept = self._row(1 + index), self._row(0)
         with self:
             last = Reading(row.tolist())
-            if last.legible:  # one of another version means other things by its cells
+            if last.legible:  # in another version, the cells have another meaning
                 for cell, value in last.lasting():
                     kept[cell] += value
             row[:] = memoryview(bytes(METRICS_ROW_BYTES)).cast("q")
 
     def readings(self) -> list[Reading]:
-        """The numbers of all processes, those of the parent first."""
+        """The metrics of all processes, those of the parent first."""
         with self:
             cells = self._all.tolist()
         rows = (Reading(cells[first : first + CELLS]) for first in range(0, len(cells), CELLS))
@@ -234,13 +234,13 @@ class SharedMetrics(SharedCells):
 
 
 class WorkerLoad:
-    """A worker's side of its load: the sessions it has, and the connections that may become one.
+    """A worker's part in counting its load: its sessions, plus its connections that may open one.
 
     The parent counts every connection that it hands over as a load of one. The worker counts only later differences:
-    a connection that becomes a session changes nothing, so at no moment is it counted twice or not at all.
+    a connection that opens a session changes nothing, so it is never counted twice or missed.
 
     The parent also reads how many connections are decided: they have asked for a session, or shown that they need
-    none. Connections of protocol v1 and connections that only speak HTTP are decided at once. A connection of
+    none. Connections of protocol v1 and connections that only use HTTP are decided at once. A connection of
     protocol v2 opens its session a moment later, and keeps its load until then.
     """
 
@@ -250,22 +250,22 @@ class WorkerLoad:
         self._row = row
         self._promised = self._asked = self._begun = False
         self._undecided: deque[int] = deque()
-        # All connections so far; and how many of the undecided ones count as a load.
+        # The number of all connections so far, and the number of undecided ones that count as a load.
         self._count = self._weighing = 0
 
     def begin(self) -> None:
-        """A connection asks for WebSocket; a session that it opens before `end` takes over its load."""
+        """A connection requests WebSocket. A session that it opens before `end` takes over its load."""
         self._promised = self._begun = True
         self._asked = False
 
     def end(self, gone: bool = False) -> int | None:
-        """The connection was answered. Its load is 0 from now on if it is gone, or got no session that it asked for.
+        """The connection was answered. Its load becomes 0 if it has closed, or if its request for a session failed.
 
         Args:
-            gone: The connection was closed or forwarded.
+            gone: Whether the connection was closed or forwarded.
 
         Returns:
-            A number to call `give_up` with, if the connection has not asked for a session yet; else None.
+            The argument for a later `give_up`, if the connection has not asked for a session yet; otherwise None.
         """
         weighs, self._promised = self._promised, False
         self._begun = False
@@ -280,12 +280,12 @@ class WorkerLoad:
         return self._count
 
     def give_up(self, number: int) -> None:
-        """A connection has not asked for a session for a while: its load is 0 from now on."""
-        if self._undecided and self._undecided[0] <= number:  # those in front of it are older
+        """A connection has not asked for a session for a while: sets its load to 0."""
+        if self._undecided and self._undecided[0] <= number:  # the ones before it are older
             self._decide_oldest()
 
     def note_request(self) -> None:
-        """A client asked for a session: it has a slot, which `opened` has counted, waits for one, or was refused."""
+        """A client requested a session: it has a slot (counted by `opened`), waits for one, or was refused."""
         if self._begun:
             self._asked = True
         elif self._undecided:
@@ -303,7 +303,7 @@ class WorkerLoad:
         self._row.add(DECIDED, 1)
 
     def opened(self) -> None:
-        """A session was opened: it takes over the load of a connection that had none."""
+        """A session was opened: it takes over the load of a connection without a session."""
         if self._promised:
             self._promised = False
         elif self._weighing:
@@ -312,22 +312,22 @@ class WorkerLoad:
             self._row.add(DRIFT, 1)
 
     def closed(self) -> None:
-        """A session is gone, or a connection that never asked for one."""
+        """A session has ended, or a connection that never asked for one has closed."""
         self._row.add(DRIFT, -1)
 
 
 class SharedSlots:
-    """Slots counted in the table that all workers share (see `sessions.slots.Slots`).
+    """Slots counted in the table that all workers share (see `runtime.admission.Slots`).
 
-    A worker that hangs with the first newcomer blocks the newcomers of all workers, until the parent replaces it.
+    A hanging worker that has the first newcomer blocks the newcomers of all workers until the parent replaces it.
 
     Args:
         table: The shared table.
         index: This worker's row.
-        limit: Most slots taken by all workers together.
+        limit: Number of slots, shared by all workers.
         load: Counts the sessions that open and close here.
         freed: Called with the rows of other workers that may admit newcomers now.
-        per_key: Most slots taken with one API key; None: no such limit.
+        per_key: Most slots that one API key may take; None for no limit.
     """
 
     def __init__(
@@ -374,7 +374,7 @@ class SharedSlots:
         table = self._table
         with table:
             others = table.times()
-            others[self._row.index] = 0  # while it lets some in, its own row is out of date
+            others[self._row.index] = 0  # its own row is out of date while it admits newcomers
             if table.held >= self.limit or any(0 < time < since_ns for time in others):
                 return _NONE
             if counted:
@@ -415,12 +415,12 @@ class SharedSlots:
         return room and first == row.index
 
     def _counted(self, holder: int) -> bool:
-        """Whether the sessions of that key are limited."""
+        """Whether that key has a limit of sessions."""
         if self.per_key is None or not holder:
             return False
         if holder > self._table.holders:
             counts = f"max_sessions_per_key counts sessions of {self._table.holders} API keys; this is key {holder}"
-            raise UsageError(f"{counts}: name all keys in OPENENV_API_KEYS where the server is started")
+            raise UsageError(f"{counts}: set OPENENV_API_KEYS to all keys in the process that starts the server")
         return True
 
     def _wake(self, rows: list[int | None]) -> None:

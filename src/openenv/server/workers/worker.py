@@ -30,9 +30,9 @@ from .table import BEAT, KEY, SharedMetrics, SharedSlots, WorkerLoad, WorkerTabl
 
 logger = logging.getLogger("openenv.supervisor")
 
-# Seconds that a worker has to answer. The answer of a worker that hangs or dies is left out.
+# Seconds that a worker has to answer. The list omits the sessions of a worker that hangs or dies.
 ANSWER_S = 2.0
-# An answer has lines of so many sessions each, and a last line that marks it as complete.
+# Sessions per line of an answer. An extra last line marks the answer as complete.
 SESSIONS_A_LINE = 128
 MOST_LINE_BYTES = 1024 * 1024
 END = b"null\n"
@@ -42,11 +42,11 @@ Facts = dict[str, Any]
 
 
 class Broadcast:
-    """Asks all workers on behalf of this one. One question at a time: callers that ask meanwhile share its answer.
+    """Queries all workers for this one. One query at a time: callers that arrive in the meantime share its answer.
 
     Args:
-        ask: Sends the question to the parent.
-        here: The sessions of this worker.
+        ask: Sends the query to the parent.
+        here: Returns the sessions of this worker.
     """
 
     def __init__(self, ask: Callable[[], None], here: Callable[[], list[Facts]]):
@@ -58,9 +58,9 @@ class Broadcast:
         self._complete.set()
 
     async def all_sessions(self) -> list[Facts]:
-        """Sessions of all workers.
+        """The sessions of all workers.
 
-        A worker that does not answer in time has its own line, with the `id` None and the `state` "unanswered".
+        A worker that does not answer in time has one entry, with the `id` None and the `state` "unanswered".
         """
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
@@ -71,7 +71,7 @@ class Broadcast:
         places = range(_COUNT_BYTES, len(payload), KEY_BYTES)
         keys = [f"{int.from_bytes(payload[place : place + KEY_BYTES], 'big'):x}" for place in places]
         ends: Iterable[int | None] = [*sockets, *[None] * (len(keys) - len(sockets))]
-        if self._complete.is_set():  # it came too late
+        if self._complete.is_set():  # the message is too late
             for descriptor in sockets:
                 os.close(descriptor)
             return
@@ -90,21 +90,21 @@ class Broadcast:
             async with asyncio.timeout_at(deadline):
                 await self._complete.wait()
         except TimeoutError:
-            logger.warning("the parent process does not say whom to ask for sessions: only this worker's are listed")
+            logger.warning("the parent process did not answer: the list has only the sessions of this worker")
         self._complete.set()
         for key, answer in self._answers:
             try:
                 async with asyncio.timeout_at(deadline):
                     sessions += await answer
             except (OSError, ValueError, TimeoutError) as error:
-                logger.warning("worker %s does not say what sessions it has: %s", key, str(error) or "it is silent")
+                logger.warning("worker %s did not list its sessions: %s", key, str(error) or "it did not answer")
                 unknown = dict.fromkeys(("age_s", "idle_s", "steps", "peer"))
                 sessions.append({"id": None, "state": "unanswered", **unknown, "worker": key})
         return sessions
 
 
 async def send_sessions(end: socket.socket, sessions: list[Facts]) -> None:
-    """Writes the sessions as fast as the reader takes them, and closes."""
+    """Writes the sessions as fast as the reader accepts them, and closes."""
     try:
         _, writer = await asyncio.open_unix_connection(sock=end)
         try:
@@ -128,7 +128,7 @@ async def _read(end: int | None) -> list[Facts]:
         ValueError: The data is not an answer.
     """
     if end is None:
-        raise ConnectionRefusedError("it cannot be asked")
+        raise ConnectionRefusedError("it could not be queried")
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=end), limit=MOST_LINE_BYTES)
     sessions: list[Facts] = []
     try:
@@ -144,7 +144,7 @@ async def _read(end: int | None) -> list[Facts]:
 def exit_with_parent(descriptor: int) -> None:
     """Ends this process a moment after its parent, even if its event loop hangs.
 
-    Only code that never releases the interpreter lock would prevent that.
+    Only code that never releases the interpreter lock can prevent this.
 
     Args:
         descriptor: The pipe to the parent, which stays open for the process's life.
@@ -152,22 +152,22 @@ def exit_with_parent(descriptor: int) -> None:
 
     def exit_after() -> None:
         end = select.poll()
-        end.register(descriptor, 0)  # no events but the hang-up, which is always reported
+        end.register(descriptor, 0)  # no events except the hang-up, which is always reported
         end.poll()
         time.sleep(pipe.ORPHAN_S)
         os._exit(1)
 
-    # A thread, since the kernel's signal at a parent's death would leave no time to close sessions.
+    # A thread, because the kernel's parent-death signal would leave no time to close sessions.
     threading.Thread(target=exit_after, name="openenv-orphan", daemon=True).start()
 
 
 class WorkerConfig(uvicorn.Config):
-    """A worker's configuration: its protocols count the outcome of connections.
+    """A worker's uvicorn configuration, with protocols that count connections.
 
     Args:
         app: The app.
         load: Counts the connections.
-        more: Arguments of `uvicorn.Config`.
+        more: Further arguments of `uvicorn.Config`.
     """
 
     def __init__(self, app: Any, load: WorkerLoad, **more: Any):
@@ -176,11 +176,11 @@ class WorkerConfig(uvicorn.Config):
 
 
 class WorkerHTTPProtocol(HTTPProtocol):
-    """A connection before its upgrade, or one that only speaks HTTP.
+    """A connection before its upgrade, or one that only uses HTTP.
 
     Args:
-        first: Bytes that another worker has read from it.
-        uvicorns: The arguments that uvicorn gives its protocols.
+        first: Bytes that another worker has already read from it.
+        uvicorns: The arguments that uvicorn passes to its protocols.
     """
 
     def __init__(self, *, first: bytes = b"", **uvicorns: Any):
@@ -192,7 +192,7 @@ class WorkerHTTPProtocol(HTTPProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._handed_on:
-            # The client is the one that the line names, not the worker that asks (`proxy.proxy_line`).
+            # The client is the one in the proxy line, not the worker that forwards (`proxy.proxy_line`).
             named = read_proxy_line(self._first)
             if named is not None:
                 self.client, self.server = named
@@ -201,7 +201,7 @@ class WorkerHTTPProtocol(HTTPProtocol):
 
     def on_headers_complete(self) -> None:
         cast(dict[str, Any], self.scope)[ARRIVAL] = ForwardingInfo(self.url, self._handed_on)
-        if not self.parser.should_upgrade():  # of one that is upgraded, `_WorkerFastPath` says it
+        if not self.parser.should_upgrade():  # `_WorkerFastPath` reports upgraded connections
             self._decide()
         super().on_headers_complete()
 
@@ -212,17 +212,17 @@ class WorkerHTTPProtocol(HTTPProtocol):
         super().connection_lost(exc)
 
     def _decide(self) -> None:
-        """The connection only speaks HTTP, or is gone."""
+        """The connection only uses HTTP, or has closed."""
         if not self._decided:
             self._decided = True
             cast(WorkerConfig, self.config).worker_load.note_decision()
 
 
 class _WorkerFastPath(FastPath):
-    """A connection that asks to speak WebSocket."""
+    """A connection that requests an upgrade to WebSocket."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Around what the fast path does in the next turn, where a v1 session is opened.
+        # Encloses the next loop iteration of the fast path, which opens a v1 session.
         loop = asyncio.get_running_loop()
         load = cast(WorkerConfig, self._config).worker_load
 
@@ -266,7 +266,7 @@ class Membership:
         return format(self.row.get(KEY), "x")
 
     def fail(self, reason: str) -> None:
-        """Tells the parent why this process cannot start."""
+        """Reports to the parent why this process cannot start."""
         self.pipe.send(MessageKind.FAILED, reason.encode()[: pipe.MOST_BYTES - 1])
 
 
@@ -275,10 +275,10 @@ class Worker(DrainingServer):
 
     Args:
         config: The configuration of the app, which is loaded.
-        membership: The process's place among the workers.
+        membership: The resources that it shares with its parent and the other workers.
         name: The served environment, for the parent's messages; by default the environment's name.
-        beat_s: Seconds between signs of life.
-        handshake_s: Seconds that a client has for the handshake of TLS.
+        beat_s: Seconds between updates of its beat, by which the parent detects a hang.
+        handshake_s: Seconds that a client has for the TLS handshake.
     """
 
     def __init__(self, config: WorkerConfig, membership: Membership, name: str, beat_s: float, handshake_s: float):
@@ -310,7 +310,7 @@ class Worker(DrainingServer):
             self.environment.report = self._broadcast.all_sessions
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal to the whole group: the parent got it too, and sends orders."""
+        """Ignores a signal to the whole process group: the parent got it too, and sends messages."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
@@ -323,9 +323,9 @@ class Worker(DrainingServer):
         self._loop.add_reader(self._pipe.fileno(), self._read)
 
     def _read(self) -> None:
-        """Handles one message in each turn of the loop, so that served connections go on."""
+        """Handles one message in each iteration of the loop, so that served connections continue."""
         if not self._has_room():
-            logger.warning("connections have to wait: this process may not open more files (ulimit -n)")
+            logger.warning("new connections wait: this process can open no more files (ulimit -n)")
             self._loop.remove_reader(self._pipe.fileno())
             self._loop.call_later(pipe.EXHAUSTED_S, self._loop.add_reader, self._pipe.fileno(), self._read)
             return
@@ -339,7 +339,7 @@ class Worker(DrainingServer):
         elif message.kind is MessageKind.END:
             self._loop.remove_reader(self._pipe.fileno())
             self._loop.remove_writer(self._pipe.fileno())
-            logger.warning("the parent process is gone: this worker ends as well")
+            logger.warning("the parent process has ended: this worker ends too")
             self.drain(0.0, pipe.ORPHAN_RUNNING_S)
         else:
             self._heed(message)
@@ -374,13 +374,13 @@ class Worker(DrainingServer):
             self._keep(self._connect(socket.socket(fileno=descriptor), first))
         missing = count - len(sockets)
         if missing:
-            logger.error("%d connections were lost: this process may not open more files (ulimit -n)", missing)
+            logger.error("%d connections were lost: this process can open no more files (ulimit -n)", missing)
             for _ in range(missing):
                 self._member.load.closed()
                 self._member.load.note_decision()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine as a task, and keeps a reference: the event loop has only a weak one."""
+        """Runs a coroutine as a task and keeps a reference to it, because the event loop has only a weak one."""
         task = self._loop.create_task(work)
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
@@ -402,13 +402,13 @@ class Worker(DrainingServer):
                 ssl=secured,
                 ssl_handshake_timeout=self._handshake_s if secured else None,
             )
-        except OSError:  # it went away on its way here, or speaks no TLS
+        except OSError:  # the client disconnected, or does not speak TLS
             connection.close()
             self._member.load.closed()
             self._member.load.note_decision()
 
     def _redirect(self, key: str, connection: socket.socket, read: bytes) -> bool:
-        """Hands a connection to the worker of a key. False: there is none, or it is this one."""
+        """Hands a connection to the worker with a key. False: no such worker, or it is this one."""
         try:
             number = int(key, 16)
             wanted = number.to_bytes(KEY_BYTES, "big")
