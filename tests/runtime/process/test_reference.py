@@ -28,7 +28,7 @@ def test_what_a_module_has_goes_by_its_name(factory):
         (lambda: Wild(), "top of the module"),
         (functools.partial(local_factory()), "top of the module"),
         (Wild().reset, "a class or a function"),
-        (functools.partial(Wild, lambda: None), "cannot be sent"),
+        (functools.partial(Wild, lambda: None), "cannot be pickled"),
     ],
 )
 def test_what_no_other_process_finds_is_refused(factory, words):

@@ -1,4 +1,4 @@
-"""Inside a session's process: makes the environment, answers calls one by one, forks itself on request."""
+"""The session process: makes the environment, answers calls one at a time, and forks itself on request."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _LOOK_S, _PATIENCE_S = 0.0005, 5.0
 
 
 def double_fork() -> int:
-    """Forks this process twice, so that the fork server is the parent of the new one and adopts it.
+    """Forks this process twice, so that the fork server becomes the parent of the new process and adopts it.
 
     The new process leads its own process group and session. Python's random numbers continue in it as they do here.
 
     Returns:
-        As `os.fork` does: 0 in the new process; its number here.
+        Like `os.fork`: 0 in the new process, its process id in this one.
 
     Raises:
-        OSError: It could not be made.
+        OSError: The process could not be made.
     """
     parent, random = os.getppid(), sys.modules.get("random")
     random_state = None if random is None else random.getstate()
@@ -46,13 +46,13 @@ def double_fork() -> int:
             time.sleep(_LOOK_S)
         os.setsid()
         sandbox.die_with_parent()
-        if random_state is not None:  # Python has begun them anew
+        if random_state is not None:  # Python reseeds `random` after a fork
             sys.modules["random"].setstate(random_state)
         if os.getppid() != parent:
             raise OSError("the fork server has not adopted it")
 
     try:
-        # From now on, orphans go past this process to its parent.
+        # From now on, the parent of this process adopts orphans.
         sandbox.adopt_orphans(False)
         return sandbox.fork_through(lambda: None, detach)
     finally:
@@ -78,14 +78,14 @@ class SessionProcess:
             Verb.SAVE: lambda environment, _: executor.finish(
                 executor.save(environment, None), functools.partial(_pickled, environment)
             ),
-            # The state of a process of the same class, for the same client.
+            # Trusted: it comes from a process of the same class, for the same client.
             Verb.LOAD: lambda environment, state: executor.load(environment, pickle.loads(state)),  # noqa: S301
             Verb.FORK: self._fork,
         }
         self._runner: asyncio.Runner | None = None
 
     def run(self) -> None:
-        """Serves until the server closes the connection; an asynchronous environment on an event loop."""
+        """Serves until the server closes the connection. An asynchronous environment runs on an event loop."""
         while (frame := self._read()) is not None:
             verb, argument = decode_request(frame)
             del frame
@@ -144,18 +144,18 @@ class SessionProcess:
             Verb.STATE: profile.state,
         }
         self._environment = environment
-        # A loop of asyncio cannot be used in a copy of its process.
+        # An asyncio event loop cannot be used in a fork of its process.
         forks = not executor.keeps_state(cls) and not is_asynchronous(cls)
         return MadeEnvironment(cls.__name__, executor.has_close(environment), profile.seedable, forks)
 
     def _fork(self, environment: Any, nothing: None) -> int:
-        """Forks the process. The new one goes on from here too: it answers, with 0, on the connection it is given."""
+        """Forks the process. The new process continues from here too: it answers 0 on the connection that it gets."""
         count = threading.active_count()
         if count > 1 or self._runner is not None:
             name = type(environment).__name__
             raise NotForkable(
-                f"{name} cannot be forked: its process has {count} threads or an event loop, and a fork of it would "
-                "have one thread: implement save_state() and load_state()"
+                f"{name} cannot be forked: its process has {count} threads or an event loop, but a fork would have "
+                "only one thread: implement save_state() and load_state()"
             )
         executor.ensure_rng(environment)
         self._answer(Verb.CALL, True, None)
@@ -163,7 +163,7 @@ class SessionProcess:
         if len(descriptors) != 2:
             for descriptor in descriptors:
                 os.close(descriptor)
-            raise NotForkable("there is no descriptor left for another process: retry later")
+            raise NotForkable("the process can open no more files, which a fork needs: retry later")
         connection, errors = descriptors
         given = socket.socket(fileno=connection)
         try:
@@ -175,7 +175,7 @@ class SessionProcess:
                 os.dup2(errors, 2)
             return pid
         except OSError as error:
-            raise NotForkable(f"there is no process left for a fork: {error}") from error
+            raise NotForkable(f"the system cannot start another process: {error}") from error
         finally:
             given.close()
             os.close(errors)
@@ -197,7 +197,7 @@ class SessionProcess:
             self._connection.sendall(written)
 
     def _read(self) -> bytes | bytearray | None:
-        """The contents of one frame; None at the end. The server sends one at a time."""
+        """The contents of one frame; None at the end of the stream. The server sends one frame at a time."""
         data = self._connection.recv(CHUNK_BYTES)
         while 0 < len(data) < HEAD.size:
             data += self._connection.recv(HEAD.size - len(data)) or b"\0" * HEAD.size
@@ -219,7 +219,7 @@ class SessionProcess:
 
 
 def _pickled(environment: Any, snapshot: Any) -> bytes:
-    """Pickles a snapshot, which the server passes on without unpickling it."""
+    """Pickles a snapshot. The server forwards it without unpickling."""
     name = type(environment).__name__
     try:
         state = dumps(snapshot)

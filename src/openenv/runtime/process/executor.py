@@ -1,4 +1,4 @@
-"""The executor of an environment in its own process, and snapshots of its state by fork or by pickle."""
+"""The executor for an environment in its own process, and snapshots of its state by fork or by pickle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .pool import ProcessPool
 
 @dataclass(slots=True, eq=False)
 class PickledSnapshot(Snapshot):
-    """A state as the process wrote it; only another such process reads it.
+    """A pickled state from a session process; only another such process unpickles it.
 
     Attributes:
         state: The bytes from the process.
@@ -47,7 +47,7 @@ class ForkedSnapshot(Snapshot):
 
 
 class PendingFork:
-    """A pending fork of a session's process; the listener of the new process until that reports that it runs.
+    """A pending fork of a session process. Listens to the new process until that reports that it runs.
 
     Args:
         pool: The pool of processes.
@@ -73,8 +73,8 @@ class PendingFork:
             try:
                 self._parent.pass_on(self._descriptors)
             except OSError as trouble:
-                # It waits for them, and would do so forever.
-                self._parent.end(f"it could not be given what a fork of it needs: {trouble}", 0.0)
+                # Otherwise it would wait for the descriptors forever.
+                self._parent.end(f"the descriptors for its fork could not be sent: {trouble}", 0.0)
         else:
             self._fail(error)
         self._let_go()
@@ -88,7 +88,7 @@ class PendingFork:
             self._registered = True
             self._conclude()
         else:
-            self._fail(error or NotForkable("the environment's process does not keep to what was agreed"))
+            self._fail(error or NotForkable("the environment's process sent an invalid message"))
 
     # Messages of the new process.
 
@@ -96,7 +96,7 @@ class PendingFork:
         try:
             result, error = decode(frame)
             if result != 0 or error is not None:
-                raise ValueError("it did not say that it is there")
+                raise ValueError("its first message is not a report that it runs")
         except ValueError as fault:
             self._handle.end(str(fault), 0.0)
             return
@@ -105,7 +105,7 @@ class PendingFork:
 
     def on_exit(self, exit_: ProcessExit) -> None:
         said = f": {exit_.reason}" if exit_.reason else ""
-        self._finish(None, NotForkable(f"the fork of the environment's process has ended at once{said}"))
+        self._finish(None, NotForkable(f"the fork of the environment's process ended at once{said}"))
 
     def _conclude(self) -> None:
         if self._registered and self._there and self._done is not None:
@@ -122,13 +122,13 @@ class PendingFork:
             done(result, error if isinstance(error, OpenEnvError) or error is None else NotForkable(str(error)))
 
     def _let_go(self) -> None:
-        """The descriptors belong to the new process now."""
+        """Closes the descriptors, which belong to the new process now."""
         descriptors, self._descriptors = self._descriptors, []
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-# Seconds that `close` of an environment may take: another session may wait for its slot.
+# Seconds that the `close` of an environment may take: another session may be waiting for its slot.
 CLOSE_S = 30.0
 
 
@@ -139,7 +139,7 @@ _HINTS = {
 
 
 def _operation() -> Operation:
-    """A placeholder for an operation of a profile; the executor maps it to the verb of the request."""
+    """A placeholder for an operation of a profile. The executor maps it to the verb of the request."""
 
     def elsewhere(environment: Any, argument: Any) -> Any:
         raise AssertionError("this environment is in another process")
@@ -154,12 +154,12 @@ _VERBS = {_RESET: Verb.RESET, _STEP: Verb.STEP, _STEP_WITH: Verb.STEP_WITH, _STA
 class ProcessExecutor:
     """Runs an environment in a process of the pool; after the end of that process, in another one.
 
-    A process that crashed or was stopped is followed by a new one at the next `reset`; other calls until then get
-    a typed error. What the process sends is untrusted data.
+    After a process has crashed or was stopped, the next `reset` starts a new one; until then, other calls get a typed
+    error. Messages from the process are untrusted data.
 
     Args:
-        pool: Gives processes.
-        snapshot: The state that the environment starts with; None: it starts fresh.
+        pool: Provides processes.
+        snapshot: The state that the environment starts with; None for a fresh environment.
     """
 
     stoppable = True
@@ -177,7 +177,7 @@ class ProcessExecutor:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
-        """As in `Executor`; the pool has its own factory."""
+        """As in `Executor`, but ignores the factory, because the pool has its own."""
 
         def made(result: Any, error: BaseException | None) -> None:
             if error is not None:
@@ -253,7 +253,7 @@ class ProcessExecutor:
         assert self._handle is not None
         try:
             if done is None:
-                raise ValueError("it said more than it was asked for")
+                raise ValueError("it sent a message without a request")
             result, error = decode(frame)
         except ValueError as fault:
             self._handle.end(str(fault), 0.0)
@@ -294,19 +294,19 @@ class ProcessExecutor:
         done, self._done = self._done, None
         closed, self._closed = self._closed, None
         if closed is not None:
-            closed(None, None if done is None else error)  # what ends a process that has nothing to close is no error
+            closed(None, None if done is None else error)  # without a `close` call, an end is no error
         elif done is not None:
             done(None, error)
 
     def _save(self, handle: ProcessHandle, done: Done) -> None:
-        """Forks the process; if it cannot be forked, has it send its state."""
+        """Forks the process. If it cannot be forked, requests its state instead."""
         made = self._made
         assert made is not None
         if not (made.forks and self._pool.forks):
 
             def sent(state: Any, error: BaseException | None) -> None:
                 if error is None and type(state) is not bytes:
-                    error = EnvironmentCrashed("the environment's process does not keep to what was agreed")
+                    error = EnvironmentCrashed("the environment's process sent an invalid message")
                 done(None if error else PickledSnapshot(state, made), error)
 
             self._done = sent
@@ -315,7 +315,7 @@ class ProcessExecutor:
         try:
             pending = PendingFork(self._pool, handle, made, done)
         except OSError as error:
-            done(None, NotForkable(f"there is no descriptor left for another process: {error}"))
+            done(None, NotForkable(f"the server can open no more files, which a fork needs: {error}"))
             return
 
         def ready(result: Any, error: BaseException | None) -> None:
@@ -326,9 +326,9 @@ class ProcessExecutor:
         handle.send(encode_request(Verb.FORK, None))
 
     def _load(self, snapshot: Any, done: Done) -> None:
-        """Goes on from a snapshot, in the current process or in another one."""
+        """Continues from a snapshot, in the current process or in another one."""
         if isinstance(snapshot, ForkedSnapshot) and not snapshot.handle.is_open:
-            done(None, EnvironmentCrashed("the fork of the environment's process has ended before it was used"))
+            done(None, EnvironmentCrashed("the fork of the environment's process ended before it was used"))
         elif isinstance(snapshot, ForkedSnapshot):
             if self._handle is not None:
                 self._handle.listener = None
@@ -345,7 +345,7 @@ class ProcessExecutor:
     def _make(self, done: Done) -> None:
         def made(result: Any, error: BaseException | None) -> None:
             if error is None and type(result) is not MadeEnvironment:
-                error = EnvironmentCrashed("the environment's process does not keep to what was agreed")
+                error = EnvironmentCrashed("the environment's process sent an invalid message")
             self._made = None if error is not None else result
             done(result, error)
 
@@ -358,13 +358,13 @@ class ProcessExecutor:
         self._handle.send(encode_request(Verb.MAKE, None))
 
     def _make_and(self, then: Callable[[], None], done: Done) -> None:
-        """Makes an environment, and does something with it if that went well."""
+        """Makes an environment, then calls `then` if that succeeded."""
 
         def made(_: Any, error: BaseException | None) -> None:
             if error is None:
                 then()
                 return
-            if self._handle is not None:  # alive, and without an environment
+            if self._handle is not None:  # the process runs, but has no environment
                 self._handle.listener = None
                 self._handle.end("", 0.0)
                 self._handle = None

@@ -24,7 +24,7 @@ from . import messages, sandbox
 from .child import SessionProcess
 
 TAIL_BYTES = 4096
-# Most bytes of an endless stream that are read at one time: other streams wait too.
+# Most bytes that are read from one stream at a time, because other streams wait too.
 _CHUNKS_AT_ONCE = 4
 
 
@@ -32,7 +32,7 @@ class PipeTail:
     """Reads a pipe and keeps its last bytes.
 
     Args:
-        descriptor: The pipe's reading end; it belongs to this object.
+        descriptor: The reading end of the pipe, owned by this object.
     """
 
     def __init__(self, descriptor: int):
@@ -61,7 +61,7 @@ class PipeTail:
 # Reading the number of all threads of the machine is cheap; counting the threads of each session is not.
 GLANCE_S = 0.05
 COUNT_S = 5.0
-# The share of this process's time that counting may take.
+# The largest share of this process's time that counting may take.
 SHARE = 0.05
 
 
@@ -79,7 +79,7 @@ class ProcessTree(NamedTuple):
                 children.setdefault(parent, []).append(pid)
         families = {ancestor: [ancestor] if ancestor in self.parents else [] for ancestor in ancestors}
         for family in families.values():
-            for pid in family:  # it grows meanwhile
+            for pid in family:  # the list grows in the loop
                 family.extend(children.get(pid, ()))
         return families
 
@@ -91,10 +91,10 @@ def read_process_tree() -> ProcessTree:
         if name.isdigit():
             try:
                 text = Path(f"/proc/{name}/stat").read_bytes()
-            except OSError:  # gone
+            except OSError:  # the process has ended
                 continue
             fields = text[text.rfind(b")") + 2 :].split()
-            if len(fields) < 18:  # gone while it was read
+            if len(fields) < 18:  # it ended while it was read
                 continue
             pid = int(name)
             tree.parents[pid] = int(fields[1])
@@ -106,7 +106,7 @@ class ProcessCounter:
     """Finds the sessions that have started too many processes.
 
     Args:
-        most: How many a session may have.
+        most: Most processes and threads of a session.
     """
 
     def __init__(self, most: int):
@@ -119,7 +119,7 @@ class ProcessCounter:
         """The given processes that have more descendants and threads than the limit."""
         try:
             total = int(Path("/proc/loadavg").read_bytes().split()[3].partition(b"/")[2])
-        except (OSError, IndexError, ValueError):  # some containers hide or replace it: then each session is counted
+        except (OSError, IndexError, ValueError):  # some containers hide this file: count each session
             total = 0
         now = time.monotonic()
         if now < self._not_before or (total < self._enough and now < self._count_at):
@@ -140,13 +140,13 @@ class ProcessCounter:
 ORPHANS_S = 0.02
 # Seconds that a session's process may take to fork. Until then no orphan is killed: the new process is briefly one.
 EXPECT_S = 10.0
-# Seconds for the end of all processes after the server is gone: the rest cannot be killed by this process.
+# Seconds to wait for the end of all processes after the server has ended. This process cannot kill the rest.
 LEAVE_S = 5.0
 
 
 @dataclass(slots=True)
 class _Session:
-    """A process of a session: its number, its stderr, when it is killed."""
+    """A session process: its process id, its stderr, and the time at which it is killed."""
 
     id: int
     pid: int
@@ -156,7 +156,7 @@ class _Session:
 
 
 class _PendingSession(NamedTuple):
-    """A process that another session's process forks: the pipe of its stderr, and when it is given up."""
+    """A process that another session process is forking: the pipe of its stderr, and the deadline for the fork."""
 
     reading: int
     limit: float
@@ -167,7 +167,7 @@ class ForkServer:
 
     Args:
         control: The socket to the server.
-        plan: The plan of the processes to fork.
+        plan: Describes the processes to fork.
         factory: Makes environments.
     """
 
@@ -184,12 +184,12 @@ class ForkServer:
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
         self._orphans_at: float | None = None
-        # Processes that the environment's module started at its import serve all sessions.
+        # Processes that the environment's module started on import are shared by all sessions.
         self._helpers = set(_children())
         self._leaving = False
 
     def run(self) -> None:
-        """Serves until the server is gone, then ends everything."""
+        """Serves until the server has ended, then ends all processes."""
 
         def hear(number: int, _: Any) -> None:
             if number == signal.SIGTERM:
@@ -213,7 +213,7 @@ class ForkServer:
             self._reap()
 
     def _act_on_time(self) -> None:
-        """Kills the processes that are past their time or above the limit, and looks for orphans."""
+        """Kills the processes whose deadline has passed or that exceed the limit, and looks for orphans."""
         if not self._pids and self._orphans_at is None:
             return
         now = time.monotonic()
@@ -246,7 +246,7 @@ class ForkServer:
                 self._pending[session_id] = _PendingSession(descriptors[0], time.monotonic() + EXPECT_S)
             else:
                 self._send(
-                    [messages.EXITED, session_id, None, b"no descriptor is left for its stderr", messages.UNFORKED]
+                    [messages.EXITED, session_id, None, b"the fork server can open no more files", messages.UNFORKED]
                 )
         elif verb == messages.ADOPT:
             self._adopt(session_id, *rest)
@@ -267,7 +267,7 @@ class ForkServer:
             self._add(session_id, pid, self._pending.pop(session_id).reading)
 
     def _give_up(self, session_id: int) -> None:
-        """A pending process does not come, or is gone already; if it comes later, it is treated as an orphan."""
+        """Gives up waiting for a pending process. If it appears later, it is treated as an orphan."""
         tail = PipeTail(self._pending.pop(session_id).reading)
         tail.close()
         self._orphans_at = time.monotonic()
@@ -276,7 +276,7 @@ class ForkServer:
     def _fork(self, session_id: int, descriptors: list[int]) -> None:
         try:
             if not descriptors:
-                raise OSError("no descriptor is left for its socket")
+                raise OSError("the fork server can open no more files")
             descriptors += os.pipe()
             if self._plan.sandbox == "none":
                 pid = os.fork()
@@ -299,7 +299,7 @@ class ForkServer:
         self._sessions[session_id] = self._pids[pid] = session
 
         def read_stderr() -> None:
-            # It may have been reaped since this was seen to be readable.
+            # The process may have been reaped after the selector reported its stderr.
             if session_id in self._sessions and not session.tail.read():
                 self._selector.unregister(reading)
 
@@ -333,7 +333,7 @@ class ForkServer:
             self._sessions.clear()
             self._pending.clear()
             self._pids.clear()
-            faulthandler.enable()  # what a crash says of itself
+            faulthandler.enable()  # prints a traceback if the process crashes
             if (numpy_random := sys.modules.get("numpy.random")) is not None:
                 numpy_random.seed()  # older versions would draw the same numbers in all sessions
             self._plan.limits.apply()
@@ -357,7 +357,7 @@ class ForkServer:
                 if ended is None:
                     return
                 while ended.si_pid not in self._pids and not self._leaving and self._has_pending_message():
-                    self._receive()  # perhaps it is to be adopted
+                    self._receive()  # a message may ask to adopt it
                 session = self._pids.pop(ended.si_pid, None)
                 if session is not None:
                     _kill_group(session.pid, signal.SIGKILL)
@@ -367,12 +367,12 @@ class ForkServer:
                     with contextlib.suppress(KeyError):
                         self._selector.unregister(session.tail.descriptor)
                     session.tail.close()
-                    if self._plan.sandbox == "none":  # else its namespace has ended, and all with it
+                    if self._plan.sandbox == "none":  # otherwise all processes of its namespace have ended
                         self._orphans_at = time.monotonic() + ORPHANS_S if self._end_orphans() else self._orphans_at
                     self._send([messages.EXITED, session.id, status, session.tail.text, session.reason])
 
     def _end_orphans(self) -> bool:
-        """Kills orphans of ended sessions. Returns whether there were any, or may be."""
+        """Kills orphans of ended sessions. Returns whether there were any, or may be more."""
         orphans = [pid for pid in _children() if pid not in self._pids and pid not in self._helpers]
         if not self._leaving and (self._pending or (orphans and self._has_pending_message())):
             return True
@@ -388,11 +388,11 @@ class ForkServer:
         """Whether a message waits: it may announce a forked process."""
         try:
             return bool(self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-        except OSError:  # nothing waits, or the server is gone
+        except OSError:  # no message waits, or the server has ended
             return False
 
     def _send(self, message: list[Any]) -> None:
-        # The server may be gone, which the next look at the socket will show.
+        # The server may have ended, which the next read of the socket will show.
         with contextlib.suppress(OSError):
             self._control.send(msgspec.msgpack.encode(message))
 
@@ -411,7 +411,7 @@ def _kill_group(leader: int, number: int) -> None:
         os.killpg(leader, number)
     except PermissionError:
         pass
-    except ProcessLookupError:  # it was forked a moment ago, and leads no group yet
+    except ProcessLookupError:  # it was just forked, and does not lead a group yet
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(leader, number)
 
@@ -431,7 +431,7 @@ def main(descriptor: int, file: BinaryIO) -> None:
         plan, cwd = pickle.load(file)  # noqa: S301 - the server's own
     control.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sandbox.die_with_parent()  # while the import below may keep this process from hearing that the server is gone
+    sandbox.die_with_parent()  # during the import below, this process cannot notice the end of the server
     sandbox.adopt_orphans()
     try:
         os.chdir(cwd)
@@ -443,7 +443,7 @@ def main(descriptor: int, file: BinaryIO) -> None:
             )
         sys.exit(1)
     sandbox.die_with_parent(signal.SIGTERM)
-    # Imported objects are never freed: excluded from collections, their memory stays shared between all processes.
+    # Imported objects are never freed. Excluded from garbage collection, their pages stay shared between processes.
     gc.collect()
     gc.freeze()
     ForkServer(control, plan, factory).run()

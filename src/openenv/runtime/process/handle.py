@@ -15,9 +15,9 @@ class ProcessExit(NamedTuple):
     """How a process ended.
 
     Attributes:
-        status: As `os.waitpid` gives it; None if it is unknown.
-        stderr: The end of its stderr.
-        reason: Why the server ended it, as text; empty if it ended by itself.
+        status: The status from `os.waitpid`; None if unknown.
+        stderr: The last bytes of its stderr.
+        reason: Why the server ended it; empty if the server did not.
     """
 
     status: int | None
@@ -44,7 +44,7 @@ class ProcessListener(Protocol):
     """Receives the frames of a process, and its end."""
 
     def on_frame(self, frame: bytes | bytearray) -> None:
-        """The contents of a frame."""
+        """Handles the contents of a frame."""
 
     def on_exit(self, exit_: ProcessExit) -> None:
         """The process has ended, or was never made. This is the last call."""
@@ -54,9 +54,9 @@ class ProcessHandle:
     """A process that runs, or will run as soon as the fork server has forked it: requests wait in the socket.
 
     Args:
-        handle_id: Its name between server and fork server.
+        handle_id: The number of the process in messages between server and fork server.
         connection: A connected, non-blocking stream socket.
-        most: Bytes of the largest frame that is read.
+        most: Bytes of the largest accepted frame.
         end: Asks the fork server to end the process, given the grace in seconds.
     """
 
@@ -83,7 +83,7 @@ class ProcessHandle:
         return self._open
 
     def send(self, frame: bytes) -> None:
-        """Sends a request; at once if the socket has room, as it nearly always has."""
+        """Sends a request, at once if the socket has room, as it nearly always has."""
         if not self._open:
             return
         try:
@@ -97,7 +97,7 @@ class ProcessHandle:
             self._loop.add_writer(self.connection, self._writable)
 
     def pass_on(self, descriptors: list[int]) -> None:
-        """Sends copies of descriptors, to a process that waits for them. Raises `OSError`."""
+        """Sends copies of descriptors to a process that waits for them. Raises `OSError`."""
         socket.send_fds(self.connection, [b"\0"], descriptors)
 
     def end(self, reason: str, grace_s: float) -> None:
@@ -107,7 +107,7 @@ class ProcessHandle:
         self._end(self, grace_s)
 
     def close(self) -> None:
-        """Closes the connection: a process that waits for a request ends."""
+        """Closes the connection. A process that waits for a request then ends."""
         if self._open:
             self._open = False
             if not self._loop.is_closed():
@@ -119,7 +119,7 @@ class ProcessHandle:
 
     def on_exit(self, exit_: ProcessExit) -> None:
         """The fork server reports the end of the process."""
-        while self._open and self._readable():  # what it said before
+        while self._open and self._readable():  # frames that it sent before
             pass
         self.close()
         listener, self.listener = self.listener, None
@@ -167,18 +167,18 @@ class ProcessHandle:
                 "OPENENV_PROCESS_OUTPUT_MB)"
             )
         elif have > HEAD.size + length:
-            self._break("it said more than it was asked for")
+            self._break("it sent a message without a request")
         elif have == HEAD.size + length:
             frame, self._partial = self._partial, bytearray()
             self._deliver(frame[HEAD.size :])
 
     def _deliver(self, frame: bytes | bytearray) -> None:
         if self.listener is None:
-            self._break("it said more than it was asked for")
+            self._break("it sent a message without a request")
         else:
             self.listener.on_frame(frame)
 
     def _break(self, reason: str) -> None:
-        """The process violates the protocol: nothing more is read from it."""
+        """The process violates the protocol: reads nothing more from it."""
         self.close()
         self.end(reason, 0.0)

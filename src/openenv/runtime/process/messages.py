@@ -30,20 +30,20 @@ EXITED, FAILED = "exited", "failed"
 # Why a process has ended, if the fork server knows.
 TOO_MANY, UNFORKED = "too many", "unforked"
 MESSAGE_BYTES = 64 * 1024
-# Bytes that are read at one time: below the size that the allocator maps and unmaps each time.
+# Most bytes per read: below the size for which the allocator maps and unmaps memory each time.
 CHUNK_BYTES = 64 * 1024
 # Seconds between the request to end and the kill, for cleanup in the process.
 GRACE_S = 0.2
 
 
 class ForkServerPlan(NamedTuple):
-    """The plan of a fork server.
+    """The configuration of a fork server.
 
     Attributes:
         factory: The factory of environments, pickled by reference.
         limits: The limits of each process.
-        sandbox: Whether this process runs in a sandbox.
-        kept: Folders that a sandboxed process sees in its own /tmp.
+        sandbox: The sandbox in which the processes run.
+        kept: Folders that a sandboxed process can see in its own /tmp.
     """
 
     factory: bytes
@@ -68,14 +68,15 @@ def pickle_by_reference(factory: Callable[[], Any]) -> bytes:
         return dumps(factory)
     except Exception as error:
         raise errors.UsageError(
-            f"{_name(made_by)} cannot be sent to another process, which process isolation has to do: {error}"
+            f"{_name(made_by)} cannot be pickled for another process, as process isolation requires: {error}"
         ) from error
 
 
 def dumps(value: Any) -> bytes:
     """Pickles a value for a session's process.
 
-    A class that is made at run time has `__reference__ = (function, *arguments)`: the other process calls that.
+    For a class that is made at run time, `__reference__ = (function, *arguments)`: the other process calls the
+    function.
     """
     if "__reference__" in type(value).__dict__:
         return _dumps_with_references(value)
@@ -101,12 +102,12 @@ def _check(made_by: Any) -> None:
     name = _name(made_by)
     if not (isinstance(made_by, type) or inspect.isfunction(made_by)):
         raise errors.UsageError(
-            f"process isolation needs a class or a function of a module, or a partial of one, to make environments; "
-            f"this is a {type(made_by).__name__}"
+            f"process isolation needs a class or a function of a module, or a partial of one, to make environments, "
+            f"not a {type(made_by).__name__}"
         )
     if made_by.__module__ == "__main__":
         raise errors.UsageError(
-            f"{name} is defined in the script that was started, where no other process finds it: move it to a module "
+            f"{name} is defined in the main script, from which other processes cannot import it: move it to a module "
             "and import it from there, or serve without process isolation"
         )
     found: Any = sys.modules.get(made_by.__module__)
@@ -114,7 +115,7 @@ def _check(made_by: Any) -> None:
         found = getattr(found, part, None)
     if found is not made_by:
         raise errors.UsageError(
-            f"{name} cannot be found by its name in module {made_by.__module__}, which another process has to do: "
+            f"{name} cannot be imported by its name from module {made_by.__module__}, as another process must do: "
             "define it at the top of the module, or serve without process isolation"
         )
 
@@ -149,8 +150,8 @@ class MadeEnvironment(msgspec.Struct):
     Attributes:
         name: The name of its class.
         closes: Whether its `close` does anything.
-        seedable: Whether its `reset` takes a seed.
-        forks: Whether a fork of its process copies the environment; else its state is sent.
+        seedable: Whether its `reset` accepts a seed.
+        forks: Whether a fork of its process copies the environment; otherwise its state is sent.
     """
 
     name: str
@@ -174,7 +175,7 @@ class _Reply(msgspec.Struct):
 
 
 class RemoteError(Exception):
-    """An exception of an environment in another process; a subclass has the name of the original class."""
+    """An exception of an environment in another process. A subclass has the name of the original class."""
 
 
 def encode_request(verb: int, argument: Any) -> bytes:
@@ -241,7 +242,7 @@ def decode(frame: bytes | bytearray) -> tuple[Any, BaseException | None]:
     try:
         reply = _decode(frame)
     except (ValueError, TypeError, RecursionError, OverflowError, MemoryError) as error:
-        raise ValueError(f"a reply that cannot be read: {error}") from None
+        raise ValueError(f"its reply cannot be read: {error}") from None
     if not reply.ok:
         return None, _error_of(reply)
     if reply.observation is not None:

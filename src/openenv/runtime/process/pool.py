@@ -27,14 +27,14 @@ from . import messages, sandbox
 from .handle import ProcessExit, ProcessHandle, ProcessListener
 from .sandbox import ProcessLimits
 
-# It gets the import path of this process, which has this package too.
+# The fork server gets the import path of this process, which includes this package.
 _BOOT = (
     "import json, os, sys; plan = os.fdopen(int(sys.argv[2]), 'rb'); sys.path[:] = json.loads(plan.readline()); "
     "from openenv.runtime.process.fork_server import main; main(int(sys.argv[1]), plan)"
 )
-# The kernel limits the descriptors in flight: the next ones are sent after so long.
+# The kernel limits the descriptors in flight: seconds before the next ones are sent.
 CROWDED_S = 0.01
-# A fork server that must end is killed after so long.
+# Seconds after which a fork server that must end is killed.
 LEAVE_S = 10.0
 
 Orders = deque[tuple[bytes, socket.socket | FileIO | None]]
@@ -46,11 +46,11 @@ class ForkServerProcess:
 
     Args:
         plan: Its plan.
-        orders: The messages to send; call `flush` after adding one.
-        pool: Gets its messages.
+        orders: The messages to send. Call `flush` after adding one.
+        pool: Receives its messages.
 
     Raises:
-        OSError: It could not be started.
+        OSError: The process could not be started.
     """
 
     def __init__(self, plan: messages.ForkServerPlan, orders: Orders, pool: ProcessPool):
@@ -83,7 +83,7 @@ class ForkServerProcess:
 
     @property
     def pid(self) -> int:
-        """The number of its process, or of its sandbox's process."""
+        """Its process id, or that of its sandbox."""
         return self._process.pid
 
     def flush(self) -> None:
@@ -98,7 +98,7 @@ class ForkServerProcess:
             except BlockingIOError:
                 self._loop.add_writer(control, self.flush)
                 return
-            except OSError as error:  # else it has ended, of which `_readable` hears
+            except OSError as error:  # otherwise it has ended, which `_readable` notices
                 if error.errno in {errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM}:
                     self._loop.call_later(CROWDED_S, self.flush)
                 return
@@ -108,7 +108,7 @@ class ForkServerProcess:
         self._loop.remove_writer(control)
 
     def close(self) -> None:
-        """Lets it end, by closing its socket."""
+        """Closes its socket, which makes it end."""
         if not self._loop.is_closed():
             self._loop.remove_reader(self._control)
             self._loop.remove_writer(self._control)
@@ -123,7 +123,7 @@ class ForkServerProcess:
             await asyncio.sleep(0.002)
 
     def wait(self) -> None:
-        """The same without an event loop."""
+        """Like `ended`, without an event loop."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(LEAVE_S)
 
@@ -135,7 +135,7 @@ class ForkServerProcess:
         try:
             message = self._control.recv(messages.MESSAGE_BYTES)
         except (BlockingIOError, ConnectionResetError):
-            return  # the latter: it ended before it had read everything, and its last words come after this
+            return  # the latter: it ended before it had read everything, and its last messages come after this
         if message:
             verb, handle_id, *facts = msgspec.msgpack.decode(message)
             self._pool.on_message(verb, handle_id, facts)
@@ -144,26 +144,26 @@ class ForkServerProcess:
             self._pool.on_exit()
 
 
-# A fork server that ends is started again after so long, twice that the next time, and so on.
+# Seconds after which a fork server that ended is started again. The pause doubles each time.
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
-# A process that has lived this long did not fail at its start.
+# Seconds after which a process counts as started successfully.
 SOUND_S = 10.0
-# The pool is refilled so long after a process was taken: the first steps of that process go first.
+# Seconds between taking a process and refilling the pool, so that the first steps of that process are not delayed.
 REFILL_S = 0.02
-# An unused process that ended is replaced after so long: perhaps no process can live under its limits.
+# Seconds before an unused process that ended is replaced: perhaps no process can run under its limits.
 REPLACE_S = 1.0
 REAP_S = 0.01
 
 
 class ProcessPool:
-    """Gives out processes for sessions. Serves one event loop at a time.
+    """Provides processes for sessions. Serves one event loop at a time.
 
     The fork server is started when a process is first needed, or by `warm`.
 
     Args:
         factory: Makes one environment.
-        settings: The limits of processes, how many are kept ready, the sandbox.
+        settings: The limits of processes, the number that are kept ready, and the sandbox.
 
     Raises:
         UsageError: The factory cannot be found by another process, or the sandbox does not work here.
@@ -193,19 +193,19 @@ class ProcessPool:
 
     @property
     def ready(self) -> int:
-        """Processes that wait for a session."""
+        """The number of processes that wait for a session."""
         return len(self._ready)
 
     @property
     def pid(self) -> int | None:
-        """The fork server's process (or that of its sandbox), if there is one."""
+        """The process id of the fork server (or of its sandbox), if it runs."""
         return None if self._fork_server is None else self._fork_server.pid
 
     def warm(self) -> None:
         """Starts the fork server and the processes that are kept ready.
 
         Raises:
-            OSError: The machine has no process or descriptor left.
+            OSError: The system can start no more processes or open no more files.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -217,7 +217,7 @@ class ProcessPool:
             self._fill()
 
     def take(self, listener: ProcessListener) -> ProcessHandle:
-        """A process for a session. Raises `OSError` as `warm` does."""
+        """Takes a process for a session. Raises `OSError` as `warm` does."""
         self.warm()
         handle = self._ready.popleft() if self._ready else self._order()
         handle.listener = listener
@@ -226,18 +226,18 @@ class ProcessPool:
 
     @property
     def forks(self) -> bool:
-        """Whether a session's process may fork another one. In a sandbox it is the first process of a namespace: a
-        fork would end with it."""
+        """Whether a session process may fork. In a sandbox it is the first process of a namespace: a fork would end
+        with it."""
         return self._plan.sandbox == "none"
 
     def prepare_fork(self, listener: ProcessListener) -> tuple[ProcessHandle, list[int]]:
-        """Prepares for a process that a session's process is about to fork.
+        """Prepares for a process that a session process is about to fork.
 
         Returns:
-            Its handle, and descriptors of its connection and its stderr, which the caller passes on and closes.
+            Its handle, and the descriptors of its connection and its stderr, which the caller sends and closes.
 
         Raises:
-            OSError: There is no descriptor left.
+            OSError: The process can open no more files.
         """
         reading, writing = os.pipe2(os.O_CLOEXEC)
         try:
@@ -251,19 +251,19 @@ class ProcessPool:
         return handle, [theirs.detach(), writing]
 
     def register_fork(self, handle: ProcessHandle, pid: int) -> None:
-        """The session's process has forked the expected process, with this number."""
+        """The session process has forked the expected process, which has this process id."""
         if handle.id in self._handles:
             self._tell([messages.ADOPT, handle.id, pid], None)
 
     def abandon(self) -> None:
-        """Drops all resources at once: their event loop is gone."""
-        self._leave("the event loop that it belonged to is gone")
+        """Drops all resources at once, because their event loop has ended."""
+        self._leave("its event loop has ended")
         for former in self._former:
             former.wait()
         self._former = []
 
     async def aclose(self) -> None:
-        """Ends every process, and waits until they are gone."""
+        """Ends every process, and waits until all have ended."""
         for timer in (self._refill, self._restart):
             if timer is not None:
                 timer.cancel()
@@ -303,23 +303,23 @@ class ProcessPool:
             self._backoff.grow()
         self._restart = self._loop.call_later(self._backoff.pause_s, self._restart_fork_server, bool(self._failure))
         failure, self._failure = self._failure, ""
-        words = f"the process that imports environments failed: {failure}" if failure else "its parent process ended"
+        words = f"importing the environment failed: {failure}" if failure else "the fork server ended"
         self._lose(words)
 
     def _restart_fork_server(self, failed: bool) -> None:
         self._restart = None
         if failed and not self._handles:
-            return  # it would most likely fail again: the next session tries
+            return  # it would probably fail again: the next session retries
         try:
             self._fork_server = ForkServerProcess(self._plan, self._orders, self)
         except OSError as error:
-            self._lose(f"its parent process cannot be started: {error}")
+            self._lose(f"the fork server cannot be started: {error}")
             return
         self._fork_server.flush()
         self._fill()
 
     def _reap(self) -> None:
-        """Notes the end of former fork servers, which end within a moment."""
+        """Reaps former fork servers, which end within a moment."""
         self._former = [former for former in self._former if former.is_there()]
         if self._former and self._loop is not None:
             self._loop.call_later(REAP_S, self._reap)
@@ -332,7 +332,7 @@ class ProcessPool:
         try:
             while len(self._ready) < self._pool_size:
                 self._ready.append(self._order())
-        except OSError:  # no descriptor left: sessions come first
+        except OSError:  # the process can open no more files, and sessions have priority
             return
 
     def _later(self, seconds: float) -> None:
@@ -341,7 +341,7 @@ class ProcessPool:
             self._refill = self._loop.call_later(seconds, self._fill)
 
     def _order(self) -> ProcessHandle:
-        """Has a process forked. Its connection works at once, and holds requests until the process reads them."""
+        """Orders a process. Its connection works at once, and holds requests until the process reads them."""
         handle, theirs = self._new_handle()
         self._tell([messages.FORK, handle.id], theirs)
         return handle
@@ -372,7 +372,7 @@ class ProcessPool:
         self._loop = self._refill = self._restart = None
 
     def _lose(self, reason: str) -> None:
-        """Every process is gone."""
+        """Every process has ended."""
         self._ready.clear()
         while self._orders:
             _, passed = self._orders.popleft()

@@ -27,12 +27,12 @@ class ProcessLimits:
     """The limits of one session's process, from the settings `process_*`.
 
     Attributes:
-        memory_bytes: Address space; None for no limit.
-        cpu_s: CPU seconds over its life; None for no limit.
-        children: Processes and threads that it may have started. The kernel's own limit (`RLIMIT_NPROC`) counts all
-            processes of a user together and does not bind root, so the parent watches this one.
-        files: Open files.
-        output_bytes: Largest reply, and largest file it may write.
+        memory_bytes: Most address space, in bytes; None for no limit.
+        cpu_s: Most CPU seconds over its lifetime; None for no limit.
+        children: Most processes and threads that it may start. The kernel's own limit (`RLIMIT_NPROC`) counts all
+            processes of a user together and does not apply to root, so the parent enforces this one.
+        files: Most open files.
+        output_bytes: Bytes of the largest reply, and of the largest file that it may write.
     """
 
     memory_bytes: int | None
@@ -68,7 +68,7 @@ class ProcessLimits:
 
 
 def most_output_bytes() -> int:
-    """In the process of a session: its limit of replies, which also limits files."""
+    """In a session process: its limit of replies, which also limits files."""
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -83,14 +83,14 @@ def _lower(kind: int, limit: int, beyond: int = 0) -> None:
     resource.setrlimit(kind, (min(limit, most), most))
 
 
-# Variables of processes in a sandbox: there only /tmp is writable.
+# Environment variables of sandboxed processes, which can write only to /tmp.
 VARIABLES = {"TMPDIR": "/tmp"}  # noqa: S108
 
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC = 1, 2, 4, 8, 0x1000, 0x4000
 CHECK_LIMIT_S = 10.0
 # Most characters of the error message of a process that cannot be made.
 MOST_TEXT = 1000
-# Services have their sockets there: code that reaches them needs no network.
+# Services have their sockets in these folders. Code that reaches the sockets needs no network.
 _HIDDEN = ("/run",)
 _UNSHARED = ("pid", "net", "ipc", "uts")
 _MOUNTS = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
@@ -98,28 +98,28 @@ _PROBE = "from openenv.runtime.process import sandbox; sandbox.probe()"
 
 
 def command(kind: Literal["none", "bwrap"], arguments: list[str]) -> list[str]:
-    """The command line that runs another one in the sandbox, or without one."""
+    """The command line that runs another command line, in the sandbox if there is one."""
     if kind == "none":
         return arguments
     hidden = [word for place in _HIDDEN if Path(place).is_dir() for word in ("--tmpfs", place, "--remount-ro", place)]
     spaces = [f"--unshare-{each}" for each in _UNSHARED]
-    # The capability is for the mounts of each session, and given up before any environment is made.
+    # The capability is for the mounts of each session, and is dropped before an environment is made.
     capability = ("--cap-add", "CAP_SYS_ADMIN")
     return ["bwrap", "--die-with-parent", *spaces, *_MOUNTS, *hidden, *capability, "--", *arguments]
 
 
 @functools.cache
 def check(kind: Literal["none", "bwrap"]) -> None:
-    """Tries the sandbox out.
+    """Tests whether the sandbox works.
 
     Raises:
-        UsageError: It does not work here; the message says what to do.
+        UsageError: It does not work here. The message names the next step.
     """
     if kind == "none":
         return
     if shutil.which("bwrap") is None:
         raise UsageError(
-            "sandbox bwrap: there is no program bwrap: install bubblewrap (apt-get install bubblewrap, "
+            "sandbox bwrap: the program bwrap is not installed: install bubblewrap (apt-get install bubblewrap, "
             "dnf install bubblewrap), or serve without --sandbox"
         )
     boot = f"import sys; sys.path[:] = {sys.path!r}; {_PROBE}"
@@ -146,45 +146,45 @@ def check(kind: Literal["none", "bwrap"]) -> None:
 
 
 def probe() -> None:
-    """Inside the sandbox: does the steps that each session needs."""
+    """Inside the sandbox: performs the steps that each session needs."""
     adopt_orphans()
     pid = fork_inside([], 1024 * 1024)
     if pid == 0:
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     if status:
-        sys.exit("a process in namespaces of its own cannot be made")
+        sys.exit("a process with its own namespaces cannot be made")
 
 
 def fork_inside(kept: list[str], tmp_bytes: int) -> int:
-    """Forks a process into its own namespaces. The caller adopts orphans (`adopt_orphans`).
+    """Forks a process into its own namespaces. The caller must adopt orphans (`adopt_orphans`).
 
     Args:
-        kept: Folders below /tmp that the new /tmp also has, read-only.
+        kept: Folders below /tmp that the new /tmp contains too, read-only.
         tmp_bytes: Size of the new /tmp.
 
     Returns:
-        As `os.fork` does: 0 in the new process, which has no privileges; its number in its parent, the caller.
+        Like `os.fork`: 0 in the new process, which has no privileges; its process id in its parent, the caller.
 
     Raises:
-        OSError: It could not be made.
+        OSError: The process could not be made.
     """
-    # Only a process with one thread may do this, and only its child is inside: so a process in between does it.
+    # Only a process with one thread may do this, and only its child is inside, so an intermediate process does it.
     return fork_through(private_namespaces, functools.partial(_mount_private_folders, kept, tmp_bytes))
 
 
 def fork_through(between: Callable[[], None], inside: Callable[[], None]) -> int:
-    """Double-forks: the process between ends at once, so this process or one above adopts the new one.
+    """Double-forks: the intermediate process ends at once, so this process or an ancestor adopts the new one.
 
     Args:
-        between: Called in the process between.
+        between: Called in the intermediate process.
         inside: Called in the new process, which ends if that fails.
 
     Returns:
-        As `os.fork` does: 0 in the new process; its number here.
+        Like `os.fork`: 0 in the new process, its process id in this one.
 
     Raises:
-        OSError: It could not be made.
+        OSError: The process could not be made.
     """
     reading, writing = os.pipe()
     try:
@@ -204,7 +204,7 @@ def fork_through(between: Callable[[], None], inside: Callable[[], None]) -> int
         os.close(writing)
         writing = -1
         said = os.read(reading, MOST_TEXT).strip()
-        with contextlib.suppress(ChildProcessError):  # an environment may have its children reaped by themselves
+        with contextlib.suppress(ChildProcessError):  # an environment may have set SIGCHLD to SIG_IGN
             os.waitpid(passing, 0)
     finally:
         os.close(reading)
@@ -226,7 +226,7 @@ def _mount_private_folders(kept: list[str], tmp_bytes: int) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         mount(f"/proc/self/fd/{descriptor}", folder, "", _MS_BIND | _MS_REC)
         os.close(descriptor)
-    # Read-only: root without capabilities may write to many files there.
+    # Read-only, since root may write to many files there even without capabilities.
     mount("proc", "/proc", "proc", flags | _MS_NOEXEC | _MS_RDONLY)
     give_up_privileges()
     refuse_system_calls()
@@ -242,17 +242,17 @@ _libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux
 
 
 def die_with_parent(number: int = 9) -> None:
-    """Has the kernel send this process a signal when its parent ends."""
+    """Makes the kernel send this process a signal when its parent ends."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
 def adopt_orphans(wanted: bool = True) -> None:
-    """Makes this process the parent of descendants when their own parent ends, or leaves them to one above it."""
+    """Makes this process the parent of descendants whose parent ends, or leaves them to an ancestor."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def private_namespaces() -> None:
-    """Gives this process its own mounts, and its next child (as the first process there) a process namespace."""
+    """Gives this process its own mount namespace, and its next child, as its first process, a new PID namespace."""
     _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID), "unshare(CLONE_NEWNS | CLONE_NEWPID)")
 
 
@@ -265,9 +265,9 @@ def mount(source: str, place: str, kind: str, flags: int, options: str = "") -> 
 
 
 def give_up_privileges() -> None:
-    """Drops every capability, also those that a program file could add."""
+    """Drops every capability, including those that an executable file could add."""
     for capability in range(_CAPABILITIES):
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # refused without CAP_SETPCAP: the next line covers it
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails without CAP_SETPCAP: see the next line
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     none = (ctypes.c_uint32 * 6)()
@@ -290,16 +290,16 @@ _CALLS = {
     0x40000028: (309, 310, 311, 243),
 }
 _LOAD, _AND, _EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06
-_NUMBER_AT, _MACHINE_AT = 0, 4  # in what the kernel tells of a call
+_NUMBER_AT, _MACHINE_AT = 0, 4  # offsets in the kernel's struct seccomp_data
 _ALLOW, _EPERM = 0x7FFF_0000, 0x0005_0001
 _WITHOUT_X32 = 0xBFFF_FFFF  # x86_64 has each call under a second number
 
 
 def refuse_system_calls() -> None:
-    """Has the kernel refuse `_CALLS` (seccomp) to this process and its children, which have `no_new_privs` set.
+    """Makes the kernel refuse `_CALLS` (seccomp) to this process and its children, which have `no_new_privs` set.
 
-    Without it, sessions could leave keys for one another, see those of the server's user, and take the asynchronous
-    requests of all programs (`fs.aio-max-nr`).
+    Without it, sessions could leave keys for one another, read the keys of the server's user, and use up the
+    asynchronous I/O requests of all programs (`fs.aio-max-nr`).
     """
     program = [_line(_LOAD, _MACHINE_AT)]
     for machine, numbers in _CALLS.items():
