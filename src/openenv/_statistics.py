@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from statistics import fmean, variance
+from collections.abc import Hashable, Iterable, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 
@@ -48,14 +48,42 @@ _STEPS = 2000
 _HALVINGS = 60
 
 
+# Which values belong together, at their places; None: all are independent.
+Clusters = Sequence[Hashable] | None
+
+
+def clustered_variance(values: Sequence[float], clusters: Clusters = None) -> tuple[float, int]:
+    """The squared standard error of a mean, and the number of clusters that it was estimated from.
+
+    Values of one cluster (the repeats of one task) are not independent. The error is clustered (Miller 2024, "Adding
+    Error Bars to Evals", arXiv:2411.00640, section 2.2), with the correction G / (G - 1) for G clusters: clusters of
+    one value give the error of independent values.
+
+    Args:
+        values: At least two.
+        clusters: The cluster of each; None: they are independent, as those of only one cluster are.
+    """
+    mean, sums = fmean(values), dict[Hashable, float]()
+    if clusters is None or len(set(clusters)) == 1:
+        clusters = range(len(values))
+    for cluster, value in zip(clusters, values, strict=True):
+        sums[cluster] = sums.get(cluster, 0.0) + value - mean
+    groups = len(sums)
+    return groups / (groups - 1) * math.fsum(each * each for each in sums.values()) / len(values) ** 2, groups
+
+
 def welch_interval(
-    first: Sequence[float], second: Sequence[float], level: float = 0.95
+    first: Sequence[float],
+    second: Sequence[float],
+    level: float = 0.95,
+    clusters: tuple[Clusters, Clusters] = (None, None),
 ) -> tuple[float, float] | None:
     """A confidence interval for the mean of `second` minus the mean of `first`.
 
     Args:
         first, second: Independent values, each sample about normally distributed.
         level: The share of many such intervals that holds the true difference.
+        clusters: The clusters of the first and of the second.
 
     Returns:
         None if a sample has fewer than two values: one value says nothing about chance.
@@ -63,11 +91,11 @@ def welch_interval(
     if min(len(first), len(second)) < 2:
         return None
     difference = fmean(second) - fmean(first)
-    squares = variance(first) / len(first), variance(second) / len(second)
-    total = sum(squares)
+    (ours, our_groups), (theirs, their_groups) = map(clustered_variance, (first, second), clusters)
+    total = ours + theirs
     if total == 0:
         return difference, difference
-    shares = squares[0] ** 2 / (len(first) - 1) + squares[1] ** 2 / (len(second) - 1)
+    shares = ours**2 / (our_groups - 1) + theirs**2 / (their_groups - 1)
     reach = t_quantile(0.5 + level / 2, total**2 / shares) * math.sqrt(total)
     return difference - reach, difference + reach
 

@@ -45,13 +45,14 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 def test_it_tells_how_good_a_policy_is(command: Command, dice: str) -> None:
     code, output, complaints = command(dice, "--policy", f"{POLICIES}:go_on", "--seeds", "0-49", "--concurrency", 8)
     assert code == 0, complaints
-    head, columns, returns, lengths, success = output.splitlines()
+    head, columns, returns, lengths, success, about = output.splitlines()
     assert head.startswith(f"{POLICIES}:go_on in TellsSuccess: 50 episodes in ")
     assert columns.split() == ["mean", "95", "%", "interval", "least", "median", "most", "episodes"]
     assert returns.split()[0] == "return"
     assert lengths.split()[0] == "length"
     assert success.split()[0] == "success"
     assert all(line.endswith(" 50") for line in (returns, lengths, success))
+    assert about == "  intervals: of the mean over other seeds"
 
 
 def test_json_is_one_document_and_nothing_else(command: Command, dice: str, tmp_path: Path) -> None:
@@ -133,6 +134,15 @@ def test_every_task_of_a_split_is_played_and_other_splits_are_refused(command: C
         code, output, _ = command(*asked, "test", "--repeats", 2)
         assert code == 0
         assert [each["length"] for each in json.loads(output)["episodes"]] == [1, 1, 2, 2, 3, 3, 4, 4]
+        code, output, _ = command(*(each for each in asked if each != "--json"), "test", "--repeats", 2)
+        assert "over other tasks like these; repeats of one task are one cluster" in output
+        assert [line.split()[0] for line in output.splitlines()[-5:]] == [
+            "task",
+            "3",
+            "2",
+            "1",
+            "0",
+        ]  # lowest return first
         code, output, complaints = command(*asked, "none")
     assert (code, output) == (1, "")
     assert "no split 'none': there are test" in complaints

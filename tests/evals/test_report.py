@@ -135,3 +135,63 @@ def test_files_that_cannot_be_read_or_written_say_so(tmp_path: Path) -> None:
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="cannot read"):
         read_report(tmp_path / "bytes.json")
+
+
+def repeated(tasks: int, repeats: int, gain: float = 0.0) -> list[EpisodeResult]:
+    """Tasks whose repeats always end alike."""
+    return [
+        EpisodeResult(
+            split="test", index=index, repeat=repeat, score=index % 2 + gain, success=index % 2 == 1, end="terminated"
+        )
+        for index in range(tasks)
+        for repeat in range(repeats)
+    ]
+
+
+def test_repeats_of_a_task_are_one_cluster() -> None:
+    once, often = summary_of(repeated(10, 1), 10), summary_of(repeated(10, 8), 80)
+    assert once.returns is not None
+    assert often.returns is not None
+    assert (often.returns.low, often.returns.high) == pytest.approx((once.returns.low, once.returns.high))
+    assert once.success is not None
+    assert often.success is not None
+    assert often.success.low <= once.success.low
+    assert (once.intervals_over, often.intervals_over) == ("tasks", "tasks")
+    assert summary_of(scored(range(3)), 3).intervals_over == "seeds"
+    assert summary_of(repeated(1, 8), 8).intervals_over == "repeats"
+
+
+def test_repeated_tasks_have_a_table_and_pass_at_k() -> None:
+    summary = summary_of(repeated(4, 6), 24)
+    assert [(task.index, task.success and task.success.hits) for task in summary.tasks] == [
+        (0, 0),
+        (1, 6),
+        (2, 0),
+        (3, 6),
+    ]
+    assert all(task.returns is not None and task.returns.count == 6 for task in summary.tasks)
+    assert [(chance.k, chance.share) for chance in summary.pass_at] == [(2, 0.5), (4, 0.5), (6, 0.5)]
+    once = summary_of(repeated(4, 1), 4)
+    assert (once.tasks, once.pass_at) == ([], [])
+
+
+def test_a_comparison_does_not_count_repeats_as_independent() -> None:
+    def noisy(repeats: int, gain: float) -> list[EpisodeResult]:
+        return [
+            each.model_copy(update={"score": Random(f"{each.index} {gain}").gauss(gain, 2)})
+            for each in repeated(12, repeats)
+        ]
+
+    found = [
+        compare(report_of(noisy(count, 0), split="test"), report_of(noisy(count, 1), split="test"))
+        for count in (1, 20)
+    ]
+    assert [(each[0].low, each[0].high) for each in found][1] == pytest.approx((found[0][0].low, found[0][0].high))
+
+
+def test_a_result_of_an_earlier_version_can_be_read(tmp_path: Path) -> None:
+    document = json.loads(report_of(scored(range(3))).model_dump_json())
+    for name in ("intervals_over", "tasks", "pass_at"):
+        del document["summary"][name]
+    (tmp_path / "result.json").write_text(json.dumps(document))
+    assert read_report(tmp_path / "result.json").summary.intervals_over is None

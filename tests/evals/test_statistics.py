@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from itertools import combinations
 from random import Random
 
 import pytest
 
-from openenv.evals.statistics import mean_interval, sample_of, share_interval, share_of
+from openenv._statistics import clustered_variance, welch_interval
+from openenv.evals.statistics import clustered_share, mean_interval, pass_at, sample_of, share_interval, share_of
 
 
 def test_a_mean_has_students_interval() -> None:
@@ -66,3 +68,83 @@ def test_a_sample_in_short() -> None:
     one = sample_of([4.0])
     assert one is not None
     assert (one.mean, one.std, one.low, one.high) == (4.0, None, None, None)
+
+
+def test_the_error_of_a_mean_is_clustered() -> None:
+    """Equation 4 of Miller (2024), with the correction G / (G - 1)."""
+    values, clusters = [1.0, 0.0, 1.0, 1.0, 0.0], ["a", "a", "b", "b", "b"]
+    mean = sum(values) / 5
+    pairs = sum(
+        (first - mean) * (second - mean)
+        for first, one in zip(values, clusters, strict=True)
+        for second, other in zip(values, clusters, strict=True)
+        if one == other
+    )
+    square, groups = clustered_variance(values, clusters)
+    assert groups == 2
+    assert square == pytest.approx(2 / 1 * pairs / 25)
+
+
+def test_clusters_of_one_value_are_independent_values() -> None:
+    values, hits = [1.0, 2.0, 3.0, 4.0, 5.0], [True] * 8 + [False] * 2
+    assert mean_interval(values, range(5)) == mean_interval(values)
+    assert mean_interval(values, ["one"] * 5) == mean_interval(values)
+    assert clustered_share(hits, range(10)) == share_of(8, 10)
+    assert share_interval(hits[:5], hits[5:], True, (range(5), range(5))) == share_interval(hits[:5], hits[5:], True)
+
+
+def test_repeats_that_are_alike_say_nothing_new() -> None:
+    """Ten tasks, each of which always ends alike: a hundred episodes of them are ten values."""
+    tasks = [float(task % 3) for task in range(10)]
+    values, clusters = [task for task in tasks for _ in range(10)], [task for task in range(10) for _ in range(10)]
+    assert mean_interval(values, clusters) == pytest.approx(mean_interval(tasks))
+    assert welch_interval(values, values, clusters=(clusters, clusters)) == pytest.approx(
+        welch_interval(tasks, tasks)
+    )
+    hits = [value > 0 for value in values]
+    few, many = clustered_share(hits, clusters), share_of(60, 100)
+    assert few is not None
+    assert many is not None
+    assert few.share == many.share
+    assert few.high - few.low > 2.5 * (many.high - many.low)
+    sure = clustered_share([True] * 100, clusters)
+    assert sure is not None
+    assert sure.low < 0.75
+    low, high = share_interval(hits, [not hit for hit in hits], True, (clusters, clusters)) or (0, 0)
+    assert high - low > 2 * (many.high - many.low)
+
+
+def test_clustered_intervals_hold_what_they_promise() -> None:
+    random = Random(1)
+    clusters = [task for task in range(20) for _ in range(5)]
+    means = shares = naive = 0
+    for _ in range(500):
+        tasks = [random.random() for _ in range(20)]
+        hits = [random.random() < tasks[cluster] for cluster in clusters]
+        low, high = mean_interval([float(hit) for hit in hits], clusters) or (0, 0)
+        means += low <= 0.5 <= high
+        share = clustered_share(hits, clusters)
+        assert share is not None
+        shares += share.low <= 0.5 <= share.high
+        low, high = mean_interval([float(hit) for hit in hits]) or (0, 0)
+        naive += low <= 0.5 <= high
+    assert 465 <= means <= 490
+    assert 465 <= shares <= 490
+    assert naive < 430
+
+
+def test_pass_at_k_is_the_share_of_draws_with_a_success() -> None:
+    """Against all draws of k of the n episodes (Chen et al., 2021)."""
+    for hits, count, k in [(0, 4, 2), (1, 4, 2), (3, 4, 2), (2, 6, 4), (6, 6, 1)]:
+        draws = list(combinations([True] * hits + [False] * (count - hits), k))
+        found = pass_at(k, [(hits, count)])
+        assert found is not None
+        assert found.share == pytest.approx(sum(map(any, draws)) / len(draws))
+        assert (found.tasks, found.low, found.high) == (1, None, None)
+    found = pass_at(2, [(0, 2), (1, 2), (1, 1)])
+    assert found is not None
+    assert (found.tasks, found.share) == (2, 0.5)
+    assert found.low is not None
+    assert found.high is not None
+    assert 0 <= found.low < 0.5 < found.high <= 1
+    assert pass_at(3, [(1, 2)]) is None

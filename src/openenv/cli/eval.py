@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..evals.report import Comparison, EvalReport, EvalSummary
     from ..evals.runner import EpisodeResult
     from ..evals.server import EvalServer, LocalEvalServer
+    from ..evals.statistics import PassAtK, Share
 
 _FAULTS = {
     "policy": "by the policy's fault",
@@ -42,6 +43,13 @@ _FAULTS = {
     "infrastructure": "by a fault of the infrastructure",
 }
 MESSAGE_WIDTH = 200
+# Rows of the table of tasks; `--json` has all.
+MOST_TASKS = 20
+_INTERVALS = {
+    "seeds": "intervals: of the mean over other seeds",
+    "tasks": "intervals: of the mean over other tasks like these; repeats of one task are one cluster",
+    "repeats": "intervals: of the mean over other repeats of this task, and not over other tasks",
+}
 _COLOURED = {"higher": click.style("higher", fg="green"), "lower": click.style("lower", fg="red")}
 
 
@@ -62,6 +70,9 @@ def summary_lines(report: EvalReport) -> list[str]:
     lines = [click.style(head, bold=True), *_score_lines(report)]
     if not summary.scored:
         lines.append("  no episode has a return")
+    elif summary.intervals_over is not None:
+        lines.append(f"  {_INTERVALS[summary.intervals_over]}")
+    lines += _task_lines(summary)
     if summary.ends.get("max_steps"):
         lines.append(f"  {summary.ends['max_steps']} were cut short after {about.max_steps} steps (--max-steps)")
     if summary.repeated:
@@ -127,10 +138,30 @@ def _score_lines(report: EvalReport) -> list[str]:
     ]
     share = summary.success
     if share is not None:
-        rows.append(
-            ["success", f"{share.share:.1%}", f"{share.low:.1%} to {share.high:.1%}", "", "", "", str(share.count)]
-        )
+        rows.append(["success", f"{share.share:.1%}", _percents(share), "", "", "", str(share.count)])
+    rows += [
+        [f"pass@{chance.k}", f"{chance.share:.1%}", _percents(chance), "", "", "", f"{chance.tasks} tasks"]
+        for chance in summary.pass_at
+    ]
     return _indented(rows) if len(rows) > 1 else []
+
+
+def _task_lines(summary: EvalSummary) -> list[str]:
+    """The tasks that were repeated, those with the lowest returns and successes first."""
+    if not summary.tasks:
+        return []
+    rows = [["task", "mean return", "least", "most", "success", "episodes"]]
+    ordered = sorted(
+        summary.tasks,
+        key=lambda task: (task.success.share if task.success else 0, task.returns.mean if task.returns else 0),
+    )
+    for task in ordered[:MOST_TASKS]:
+        returns, success = task.returns, task.success
+        figures = ["-"] * 3 if returns is None else [*map(_number, (returns.mean, returns.least, returns.most))]
+        hits = "-" if success is None else f"{success.hits} of {success.count}"
+        rows.append([str(task.index), *figures, hits, str(0 if returns is None else returns.count)])
+    more = len(ordered) - MOST_TASKS
+    return [*_indented(rows), *([f"  and {more} tasks with higher figures (--json has all)"] if more > 0 else [])]
 
 
 def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -144,6 +175,10 @@ def _what(report: EvalReport) -> str:
 
 def _interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{_number(low)} to {_number(high)}"
+
+
+def _percents(share: Share | PassAtK) -> str:
+    return "-" if share.low is None or share.high is None else f"{share.low:.1%} to {share.high:.1%}"
 
 
 def _number(value: float) -> str:

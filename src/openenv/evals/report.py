@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from .._statistics import welch_interval
 from ..errors import UsageError
 from .runner import EpisodeResult
-from .statistics import Sample, Share, mean_interval, sample_of, share_interval, share_of
+from .statistics import (
+    PassAtK,
+    Sample,
+    Share,
+    clustered_share,
+    mean_interval,
+    pass_at,
+    sample_of,
+    share_interval,
+    share_of,
+)
+
+# Of a figure, by the keys of its cases.
+Values = Mapping[tuple[Any, ...], float]
 
 
 class RunInfo(BaseModel):
@@ -50,6 +63,22 @@ class RunInfo(BaseModel):
     record: str | None = None
 
 
+class TaskSummary(BaseModel):
+    """The repeats of one task.
+
+    Attributes:
+        index: The task.
+        returns: Of its episodes with a return; None: there is none. The interval is over repeats of this task.
+        success: Of its episodes that tell of success; None: none tells.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    index: int
+    returns: Sample | None
+    success: Share | None
+
+
 class EvalSummary(BaseModel):
     """The summary of the episodes. Failed episodes are not part of any score.
 
@@ -64,6 +93,11 @@ class EvalSummary(BaseModel):
         failures: How many failed, by who has to fix it and the error's class.
         examples: A message of each such class.
         repeated: How many were played more than once, after failures of the infrastructure.
+        intervals_over: What the intervals are about: the mean over other seeds, over other tasks (repeats of one
+            task are one cluster), or over other repeats of the only task. None in results of earlier versions.
+        tasks: Each task, where tasks have repeats.
+        pass_at: pass@k, where tasks have repeats that tell of success, for k = 2, 4, 8, ... and all repeats; pass@1
+            is `success`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -78,6 +112,9 @@ class EvalSummary(BaseModel):
     failures: dict[str, dict[str, int]]
     examples: dict[str, str]
     repeated: int
+    intervals_over: Literal["seeds", "tasks", "repeats"] | None = None
+    tasks: list[TaskSummary] = Field(default_factory=list)
+    pass_at: list[PassAtK] = Field(default_factory=list)
 
     @property
     def failed(self) -> int:
@@ -113,8 +150,12 @@ def summary_of(episodes: Sequence[EpisodeResult], planned: int, success_at: floa
         planned: How many there were to be.
         success_at: The least return that is a success; None: the environment decides.
     """
-    scores = [episode.score for episode in episodes if episode.score is not None]
+    scores, lengths = _scores(episodes), _lengths(episodes)
     successes = successes_of(episodes, success_at)
+    tasks = _tasks(scores, successes)
+    tried = [(task.success.hits, task.success.count) for task in tasks if task.success is not None]
+    most = max((count for _, count in tried), default=1)
+    chances = [pass_at(k, tried) for k in sorted({2**power for power in range(1, most.bit_length())} | {most})]
     failures = [episode.failure for episode in episodes if episode.failure is not None]
     by_blame: dict[str, Counter[str]] = {}
     for failure in failures:
@@ -123,14 +164,54 @@ def summary_of(episodes: Sequence[EpisodeResult], planned: int, success_at: floa
         planned=planned,
         played=len(episodes),
         scored=len(scores),
-        returns=sample_of(scores),
-        success=share_of(sum(successes.values()), len(successes)),
-        lengths=sample_of([float(episode.length) for episode in episodes if episode.failure is None]),
+        returns=sample_of([*scores.values()], _clusters(scores)),
+        success=clustered_share([*successes.values()], _clusters(successes)),
+        lengths=sample_of([*lengths.values()], _clusters(lengths)),
         ends=dict(Counter(episode.end for episode in episodes)),
         failures={blame: dict(counts.most_common()) for blame, counts in sorted(by_blame.items())},
         examples={failure.error: failure.message for failure in reversed(failures)},
         repeated=sum(episode.attempts > 1 for episode in episodes),
+        intervals_over=_varied(episodes),
+        tasks=tasks,
+        pass_at=[chance for chance in chances if chance is not None and chance.k > 1],
     )
+
+
+def _clusters(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The clusters of cases, by their keys: the repeats of a task are one, and so is a seed."""
+    return [key[:2] for key in keys]
+
+
+def _varied(episodes: Sequence[EpisodeResult]) -> Literal["seeds", "tasks", "repeats"]:
+    """The randomness that the intervals are about."""
+    if any(episode.index is None for episode in episodes):
+        return "seeds"
+    clusters = _clusters(episode.key for episode in episodes)
+    return "repeats" if len(set(clusters)) == 1 < len(clusters) else "tasks"
+
+
+def _tasks(scores: Values, successes: Mapping[tuple[Any, ...], bool]) -> list[TaskSummary]:
+    """The tasks by their index; none if each was played once."""
+    keys: dict[int, list[tuple[Any, ...]]] = {}
+    for key in {**scores, **successes}:
+        if len(key) > 1:
+            keys.setdefault(key[1], []).append(key)
+    if all(len(repeats) == 1 for repeats in keys.values()):
+        return []
+    found: list[TaskSummary] = []
+    for index, repeats in sorted(keys.items()):
+        hits = [successes[key] for key in repeats if key in successes]
+        returns = sample_of([scores[key] for key in repeats if key in scores])
+        found.append(TaskSummary(index=index, returns=returns, success=share_of(sum(hits), len(hits))))
+    return found
+
+
+def _scores(episodes: Sequence[EpisodeResult]) -> dict[tuple[Any, ...], float]:
+    return {episode.key: episode.score for episode in episodes if episode.score is not None}
+
+
+def _lengths(episodes: Sequence[EpisodeResult]) -> dict[tuple[Any, ...], float]:
+    return {episode.key: float(episode.length) for episode in episodes if episode.failure is None}
 
 
 def successes_of(episodes: Sequence[EpisodeResult], success_at: float | None) -> dict[tuple[Any, ...], bool]:
@@ -197,9 +278,6 @@ PAIRED, WELCH, NEWCOMBE = "paired", "Welch", "Newcombe"
 # Fewer pairs than these say less than the two samples as such do.
 FEWEST_PAIRS = 2
 
-# Of a figure, by the keys of its cases.
-Values = Mapping[tuple[Any, ...], float]
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -233,8 +311,8 @@ def compare(first: EvalReport, second: EvalReport) -> list[Comparison]:
 
     Where both have a case, its two values belong together: the difference of pairs has Student's interval, which is
     not widened by how cases differ. Runs without two cases in common are compared as independent samples, by Welch's
-    interval. Shares of successes have Newcombe's in both cases. Episodes without a score are left out, as they are of
-    the means.
+    interval. Shares of successes have Newcombe's in both cases. Repeats of one task are one cluster. Episodes without
+    a score are left out, as they are of the means.
 
     Raises:
         UsageError: They are of different environments or splits, or have no score in common.
@@ -249,9 +327,9 @@ def compare(first: EvalReport, second: EvalReport) -> list[Comparison]:
         raise UsageError("one of them played tasks of a split, and the other seeds: evaluate both in the same way")
     threshold = second.about.success_at if first.about.success_at is None else first.about.success_at
     figures: dict[str, Callable[[EvalReport], Values]] = {
-        "return": lambda report: {each.key: each.score for each in report.episodes if each.score is not None},
+        "return": lambda report: _scores(report.episodes),
         "success": lambda report: {**successes_of(report.episodes, threshold)},
-        "length": lambda report: {each.key: float(each.length) for each in report.episodes if each.failure is None},
+        "length": lambda report: _lengths(report.episodes),
     }
     found = [_compare_figure(name, values(first), values(second)) for name, values in figures.items()]
     comparisons = [comparison for comparison in found if comparison is not None]
@@ -265,10 +343,11 @@ def _compare_figure(figure: str, ours: Values, theirs: Values) -> Comparison | N
         return None
     common = [key for key in ours if key in theirs]
     paired = len(common) >= FEWEST_PAIRS
-    first = [ours[key] for key in common] if paired else list(ours.values())
-    second = [theirs[key] for key in common] if paired else list(theirs.values())
+    if paired:
+        ours, theirs = ({key: values[key] for key in common} for values in (ours, theirs))
+    first, second = list(ours.values()), list(theirs.values())
     shares = figure == "success"
-    low, high = _interval(first, second, paired, shares) or (None, None)
+    low, high = _interval(ours, theirs, paired, shares) or (None, None)
     verdict = NO_DIFFERENCE
     if low is not None and high is not None and (low > 0 or high < 0):
         verdict = "higher" if low > 0 else "lower"
@@ -286,14 +365,14 @@ def _compare_figure(figure: str, ours: Values, theirs: Values) -> Comparison | N
     )
 
 
-def _interval(
-    first: Sequence[float], second: Sequence[float], paired: bool, shares: bool
-) -> tuple[float, float] | None:
+def _interval(ours: Values, theirs: Values, paired: bool, shares: bool) -> tuple[float, float] | None:
+    first, second = list(ours.values()), list(theirs.values())
+    clusters = _clusters(ours), _clusters(theirs)
     if shares:
-        return share_interval([value > 0 for value in first], [value > 0 for value in second], paired)
+        return share_interval([value > 0 for value in first], [value > 0 for value in second], paired, clusters)
     if paired:
-        return mean_interval([there - here for here, there in zip(first, second, strict=True)])
-    return welch_interval(first, second)
+        return mean_interval([there - here for here, there in zip(first, second, strict=True)], clusters[0])
+    return welch_interval(first, second, clusters=clusters)
 
 
 def _scored(report: EvalReport) -> str:

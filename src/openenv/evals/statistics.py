@@ -5,18 +5,22 @@ by the central limit theorem. Shares have Wilson's score interval (Wilson, 1927)
 honest for few values, and for shares of 0 and 1. Differences of pairs have Student's interval of the differences,
 those of independent samples have Welch's (1947). Both are of no width where all values are alike, as shares of few
 episodes often are; differences of shares have Newcombe's intervals (1998), which are made of Wilson's.
+
+Clustered values have Student's t with G - 1 degrees of freedom for G clusters (`clustered_variance`). A clustered
+share has Wilson's interval for the effective number of values (Korn and Graubard, 1998), which is the number of
+clusters where all values are alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from statistics import NormalDist, fmean, median, stdev
 
 from pydantic import BaseModel, ConfigDict
 
-from .._statistics import t_quantile
+from .._statistics import Clusters, clustered_variance, t_quantile
 
 LEVEL = 0.95
 
@@ -29,7 +33,7 @@ class Sample(BaseModel):
     Attributes:
         count: How many.
         mean, std, least, median, most: Of the values; `std` is None for one value.
-        low, high: Confidence interval of the mean, 95 % (Student's t); None for one value.
+        low, high: Confidence interval of the mean, 95 % (Student's t, clustered); None for one value.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,7 +55,7 @@ class Share(BaseModel):
         count: Of how many.
         hits: How many were so.
         share: Their share.
-        low, high: Confidence interval of the share, 95 % (Wilson's).
+        low, high: Confidence interval of the share, 95 % (Wilson's, clustered).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,19 +67,47 @@ class Share(BaseModel):
     high: float
 
 
-def mean_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
-    """Student's confidence interval of the mean; None for fewer than two values, which say nothing about chance."""
+class PassAtK(BaseModel):
+    """The chance that at least one of `k` episodes of a task succeeds, as a mean of tasks.
+
+    Attributes:
+        k: How many episodes.
+        tasks: How many tasks have so many.
+        share: The mean of the tasks' estimates.
+        low, high: Confidence interval of the mean over tasks, 95 %; None for one task.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    k: int
+    tasks: int
+    share: float
+    low: float | None
+    high: float | None
+
+
+def mean_interval(
+    values: Sequence[float], clusters: Clusters = None, level: float = LEVEL
+) -> tuple[float, float] | None:
+    """Student's confidence interval of the mean; None for fewer than two values, which say nothing about chance.
+
+    Args:
+        values: The values.
+        clusters: The cluster of each; None: they are independent, as those of one cluster are.
+        level: The share of many such intervals that holds the true mean.
+    """
     if len(values) < 2:
         return None
-    reach = _quantile(0.5 + level / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    square, groups = clustered_variance(values, clusters)
+    reach = _quantile(0.5 + level / 2, groups - 1) * math.sqrt(square)
     return fmean(values) - reach, fmean(values) + reach
 
 
-def sample_of(values: Sequence[float]) -> Sample | None:
+def sample_of(values: Sequence[float], clusters: Clusters = None) -> Sample | None:
     """Values in short; None if there are none."""
     if not values:
         return None
-    low, high = mean_interval(values) or (None, None)
+    low, high = mean_interval(values, clusters) or (None, None)
     return Sample(
         count=len(values),
         mean=fmean(values),
@@ -88,17 +120,23 @@ def sample_of(values: Sequence[float]) -> Sample | None:
     )
 
 
-def share_interval(first: Sequence[bool], second: Sequence[bool], paired: bool = False) -> tuple[float, float] | None:
+def share_interval(
+    first: Sequence[bool],
+    second: Sequence[bool],
+    paired: bool = False,
+    clusters: tuple[Clusters, Clusters] = (None, None),
+) -> tuple[float, float] | None:
     """Newcombe's confidence interval, 95 %, of the second share minus the first; None if one of them is of nothing.
 
     Args:
         first, second: Whether each was so.
         paired: Values at the same place belong together, so there are as many of both.
+        clusters: The clusters of the first and of the second.
     """
-    ours, theirs = share_of(sum(first), len(first)), share_of(sum(second), len(second))
+    ours, theirs = clustered_share(first, clusters[0]), clustered_share(second, clusters[1])
     if ours is None or theirs is None:
         return None
-    alike = _correlation(first, second) if paired else 0.0
+    alike = _correlation(first, second, clusters[0]) if paired else 0.0
     difference = theirs.share - ours.share
     down = _reach(theirs.share - theirs.low, ours.high - ours.share, alike)
     up = _reach(theirs.high - theirs.share, ours.share - ours.low, alike)
@@ -109,22 +147,76 @@ def share_of(hits: int, count: int, level: float = LEVEL) -> Share | None:
     """A share with Wilson's interval; None of nothing."""
     if not count:
         return None
-    z = NormalDist().inv_cdf(0.5 + level / 2)
-    share, square = hits / count, z * z / count
+    low, high = _wilson(hits / count, count, NormalDist().inv_cdf(0.5 + level / 2))
+    return Share(count=count, hits=hits, share=hits / count, low=low, high=high)
+
+
+def clustered_share(hits: Sequence[bool], clusters: Clusters) -> Share | None:
+    """A share with Wilson's interval for clusters; None of nothing.
+
+    Args:
+        hits: Whether each was so.
+        clusters: The cluster of each; None: they are independent, as those of one cluster are.
+    """
+    if clusters is None or len(set(clusters)) in {1, len(hits)}:
+        return share_of(sum(hits), len(hits))
+    low, high = _share_limits(hits, clusters, len(hits))
+    return Share(count=len(hits), hits=sum(hits), share=fmean(hits), low=low, high=high)
+
+
+def pass_at(k: int, tasks: Sequence[tuple[int, int]]) -> PassAtK | None:
+    """pass@k by the unbiased estimator of Chen et al. (2021), "Evaluating Large Language Models Trained on Code":
+    1 - C(n - c, k) / C(n, k) for a task with c successes in n episodes.
+
+    Args:
+        k: At least 1.
+        tasks: Of each task the successes, and the episodes. A task with fewer than k episodes has no estimate.
+
+    Returns:
+        None if no task has k episodes.
+    """
+    found = [1 - math.comb(count - hits, k) / math.comb(count, k) for hits, count in tasks if count >= k]
+    if not found:
+        return None
+    most = sum(count for _, count in tasks if count >= k)
+    low, high = _share_limits(found, range(len(found)), most) if len(found) > 1 else (None, None)
+    return PassAtK(k=k, tasks=len(found), share=fmean(found), low=low, high=high)
+
+
+def _share_limits(values: Sequence[float], clusters: Sequence[Hashable], most: int) -> tuple[float, float]:
+    """Wilson's interval for values from 0 to 1 in two clusters or more.
+
+    Args:
+        values: The values.
+        clusters: The cluster of each.
+        most: The effective number of values is at most this.
+    """
+    share = fmean(values)
+    square, groups = clustered_variance(values, clusters)
+    size = float(groups)
+    if 0 < share < 1:
+        size = min(float(most), share * (1 - share) / square) if square else float(most)
+    return _wilson(share, size, _quantile(0.5 + LEVEL / 2, groups - 1))
+
+
+def _wilson(share: float, count: float, z: float) -> tuple[float, float]:
+    square = z * z / count
     middle = (share + square / 2) / (1 + square)
     reach = z * math.sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
     # At both ends the interval reaches them exactly, but for the last digit of the arithmetic.
-    low = 0.0 if hits == 0 else max(0.0, middle - reach)
-    high = 1.0 if hits == count else min(1.0, middle + reach)
-    return Share(count=count, hits=hits, share=share, low=low, high=high)
+    low = 0.0 if share == 0 else max(0.0, middle - reach)
+    high = 1.0 if share == 1 else min(1.0, middle + reach)
+    return low, high
 
 
 def _reach(one: float, other: float, alike: float) -> float:
     return math.sqrt(max(0.0, one * one - 2 * alike * one * other + other * other))
 
 
-def _correlation(first: Sequence[bool], second: Sequence[bool]) -> float:
-    """Phi, with Newcombe's correction for continuity where it is positive."""
+def _correlation(first: Sequence[bool], second: Sequence[bool], clusters: Clusters) -> float:
+    """Phi, with Newcombe's correction for continuity where it is positive; of clusters, that of their sums."""
+    if clusters is not None and 1 < len(set(clusters)) < len(first):
+        return _clustered_correlation(first, second, clusters)
     count, ours, theirs = len(first), sum(first), sum(second)
     spread = ours * (count - ours) * theirs * (count - theirs)
     if not spread:
@@ -132,3 +224,12 @@ def _correlation(first: Sequence[bool], second: Sequence[bool]) -> float:
     both = sum(one and other for one, other in zip(first, second, strict=True))
     together = both * count - ours * theirs
     return (max(0.0, together - count / 2) if together > 0 else together) / math.sqrt(spread)
+
+
+def _clustered_correlation(first: Sequence[bool], second: Sequence[bool], clusters: Sequence[Hashable]) -> float:
+    """The correlation of the two shares: by the variances of both and of their difference."""
+    ours, theirs, apart = (
+        clustered_variance(values, clusters)[0]
+        for values in (first, second, [there - here for here, there in zip(first, second, strict=True)])
+    )
+    return max(-1.0, min(1.0, (ours + theirs - apart) / (2 * math.sqrt(ours * theirs)))) if ours * theirs else 0.0
