@@ -38,7 +38,7 @@ async def test_what_is_no_reward_is_an_error_for_its_client_and_in_its_record(re
     env, peer = await opened(ScriptedApp(), record=folder)
     step = asyncio.create_task(env.step({}))
     peer.reply(await peer.asked(2), {**outcome(), "reward": reward})
-    with pytest.raises(ProtocolViolation, match=r"reward is .*, which is no finite number"):
+    with pytest.raises(ProtocolViolation, match=r"the reward .*, which is neither a finite number"):
         await step
     step = asyncio.create_task(env.step({}))
     peer.reply(await peer.asked(3), outcome(2.0))
@@ -63,7 +63,7 @@ async def test_what_is_no_reward_is_an_error_on_protocol_v1(reward):
 
     async with serving(behave) as place:
         env = GenericEnvClient(place.url)
-        with pytest.raises(ProtocolViolation, match="no finite number"):
+        with pytest.raises(ProtocolViolation, match="neither a finite number"):
             await env.reset()
         await env.close()
 

@@ -207,7 +207,7 @@ class TestViolations:
         client.request("heartbeat", {})
         frame = codec.encode({"id": 1, "ok": True})
         client.receive(frame)
-        with pytest.raises(ProtocolViolation, match="nobody made"):
+        with pytest.raises(ProtocolViolation, match="unknown request"):
             client.receive(frame)
 
     def test_a_frame_of_the_other_kind(self, codec):

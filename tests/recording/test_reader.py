@@ -254,7 +254,7 @@ def test_an_array_of_another_shape_than_it_says_is_told(tmp_path: Path) -> None:
     mark = array_mark(tmp_path, numpy.zeros(3))
     mark["$array"]["shape"] = [4]
     (found,) = read(write_lines(tmp_path / "a.jsonl", [line(0, observation={"x": mark})]))
-    with pytest.raises(UnreadableRecord, match="needs 32 bytes comes with 24"):
+    with pytest.raises(UnreadableRecord, match="needs 32 bytes has 24"):
         list(found.transitions())
 
 

@@ -176,7 +176,7 @@ class TestWhatCannotBeRead:
     def test_unknown_methods_and_wrong_params(self, client):
         error = client.error("resources/list")
         assert error["code"] == -32601
-        assert "there are initialize" in error["message"]
+        assert "known methods: initialize" in error["message"]
         for params in ({}, {"name": 3}, {"name": "add", "arguments": [1]}):
             assert client.error("tools/call", **params)["code"] == -32602
         assert client.error("openenv/session/close")["code"] == -32602

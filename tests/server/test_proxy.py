@@ -273,7 +273,7 @@ async def test_an_owner_that_says_nothing_has_the_time_of_the_request(monkeypatc
 async def test_a_request_that_cannot_be_said_again_is_refused():
     headers = [(b"host", b"here"), (b"host", b"there")]
     async with owned_by(saying()) as (server, _):
-        with pytest.raises(InvalidMessage, match="handed on"):
+        with pytest.raises(InvalidMessage, match="cannot be forwarded"):
             await forward_to_owner(Client(headers=headers).request, server, "2a.name")
 
 

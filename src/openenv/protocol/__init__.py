@@ -1,6 +1,6 @@
 """The wire protocol. No sockets, no clock, no event loop: bytes in, typed messages out, and back.
 
-Names are imported when they are first used: a client does not load the server's side.
+Names are imported on first use, so that a client does not load the server's side.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import sys
 from math import prod
 from typing import Any
 
-# Bytes an element takes, for each type that may travel: no objects, no texts, nothing that differs by machine.
+# Bytes per element for each type that can be sent: no objects, no strings, no type that differs between machines.
 ELEMENT_SIZES = {
     "|b1": 1,
     "|i1": 1,
@@ -29,7 +29,7 @@ MAX_DIMENSIONS = 32
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a numpy array or a torch tensor. Imports neither: a value of theirs shows that they are."""
+    """Whether a value is a numpy array or a torch tensor. Imports neither: such a value has loaded its library."""
     numpy = sys.modules.get("numpy")
     return (numpy is not None and isinstance(value, numpy.ndarray)) or is_tensor(value)
 
@@ -47,10 +47,10 @@ def is_numpy_scalar(value: Any) -> bool:
 
 
 def write_array(array: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """Element type, shape and elements of an array or a tensor, wherever its memory is.
+    """Element type, shape and elements of an array or a tensor on any device.
 
     Raises:
-        TypeError: Its elements are of a type that does not travel, it has too many dimensions, or is no plain array.
+        TypeError: Its element type cannot be sent, it has too many dimensions, or it is not a plain array.
     """
     if is_tensor(array):
         return _write_tensor(array)
@@ -60,15 +60,15 @@ def write_array(array: Any) -> tuple[str, tuple[int, ...], bytes]:
     if array.ndim > MAX_DIMENSIONS:
         raise TypeError(f"an array of {array.ndim} dimensions cannot be sent: at most {MAX_DIMENSIONS}")
     if hasattr(array, "mask"):
-        raise TypeError("an array with a mask cannot be sent: send filled() and mask as arrays of their own")
+        raise TypeError("an array with a mask cannot be sent: send filled() and mask as separate arrays")
     return little.str, array.shape, array.astype(little, copy=False).tobytes()
 
 
 def list_of(array: Any) -> Any:
-    """The elements of an array or a tensor in nested lists, for JSON without marks; of no dimensions, the element.
+    """The elements of an array or a tensor in nested lists, for JSON without marks; for zero dimensions, the element.
 
     Raises:
-        TypeError: As `write_array`, and for complex numbers, which JSON does not have.
+        TypeError: As `write_array`, and for complex numbers, which JSON lacks.
     """
     dtype, *_ = write_array(array)
     if "c" in dtype:
@@ -95,23 +95,23 @@ def read_array(dtype: Any, shape: Any, data: bytes) -> Any:
     """The array of an element type, shape and elements; without numpy, a mapping of these three.
 
     Raises:
-        ValueError: They do not fit together, or are not of these kinds.
+        ValueError: They are inconsistent, or have the wrong types.
     """
     size = ELEMENT_SIZES.get(dtype) if isinstance(dtype, str) else None
     if size is None:
         raise ValueError(f"an array of unknown element type {dtype!r:.50}: known are {' '.join(ELEMENT_SIZES)}")
     known = isinstance(shape, (list, tuple)) and len(shape) <= MAX_DIMENSIONS
     if not known or not all(type(length) is int and 0 <= length < 2**63 for length in shape):
-        raise ValueError(f"the shape of an array is a list of at most {MAX_DIMENSIONS} lengths")
+        raise ValueError(f"the shape of an array must be a list of at most {MAX_DIMENSIONS} lengths")
     if prod(shape) * size != len(data):
-        raise ValueError(f"an array whose shape needs {prod(shape) * size} bytes comes with {len(data)}")
+        raise ValueError(f"an array whose shape needs {prod(shape) * size} bytes has {len(data)}")
     if dtype == "bfloat16":
         return _read_bfloat16(shape, data)
     try:
         import numpy
     except ImportError:
         return {"dtype": dtype, "shape": list(shape), "data": data}
-    # A copy, since the frame's bytes cannot be written to, and the caller may write to the array.
+    # A copy, since the caller may write to the array, but the frame's bytes are read-only.
     return numpy.ndarray(tuple(shape), numpy.dtype(dtype), buffer=data).copy()
 
 
@@ -138,5 +138,5 @@ def unpack_array(packed: bytes | memoryview) -> Any:
         dtype = packed[1:start].decode("ascii")
         shape = struct.unpack_from(f"<{packed[start]}Q", packed, start + 1)
     except (IndexError, UnicodeDecodeError, struct.error) as error:
-        raise ValueError("an array whose header cannot be read") from error
+        raise ValueError("the header of an array cannot be read") from error
     return read_array(dtype, shape, packed[start + 1 + 8 * len(shape) :])

@@ -1,4 +1,4 @@
-"""The client's side of protocols v1 and v2: which reply belongs to which request."""
+"""The client's side of protocols v1 and v2: matches replies to requests."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Request:
 
     Attributes:
         kind: `reset`, `step`, `state` or `mcp`.
-        waiter: An object of the caller's, returned with the reply; this module never looks at it.
-        abandoned: The caller has given up, so the reply is dropped.
+        waiter: An object of the caller, returned with the reply; this module never uses it.
+        abandoned: Whether the caller no longer waits, so that the reply is dropped.
     """
 
     kind: str
@@ -37,8 +37,8 @@ class Reply(NamedTuple):
 
     Attributes:
         request: The request it answers; None for an error that the server sent unasked (a refused session).
-        payload: The `data` object, when the request succeeded.
-        error: The error the server reports, when it did not.
+        payload: The `data` object, if the request succeeded.
+        error: The error that the server reports, if the request failed.
     """
 
     request: Request | None
@@ -54,7 +54,7 @@ class ClientProtocol:
 
     @property
     def outstanding(self) -> int:
-        """Replies still to come, abandoned ones included."""
+        """The number of replies still to come, including abandoned ones."""
         return len(self._requests)
 
     def send(self, kind: str, data: Any = None, waiter: Any = None) -> tuple[bytes, Request]:
@@ -62,16 +62,16 @@ class ClientProtocol:
 
         Args:
             kind: `reset`, `step`, `state` or `mcp`.
-            data: The message's `data`, None for a message without; NaN and infinity travel as themselves.
+            data: The message's `data`; None for a message without data. May contain NaN and infinity.
             waiter: Kept with the request.
 
         Raises:
-            ValueError: `data` holds what JSON cannot say.
+            ValueError: `data` has a value that JSON cannot encode.
         """
         message = {"type": kind} if data is None else {"type": kind, "data": data}
         try:
             frame = to_json(message, inf_nan_mode="constants")
-        except ValueError:  # arrays, or bytes that are no text
+        except ValueError:  # arrays, or bytes that are not UTF-8
             try:
                 frame = to_json(portable_v1(message), inf_nan_mode="constants")
             except UNWRITABLE as error:
@@ -81,27 +81,27 @@ class ClientProtocol:
         return frame, request
 
     def withdraw(self, request: Request) -> None:
-        """Forgets the newest request, which was not sent after all."""
+        """Forgets the newest request, because it was not sent."""
         newest = self._requests.pop()
         assert newest is request
 
     @staticmethod
     def close() -> bytes:
-        """The frame that ends the session; it has no reply."""
+        """The frame that ends the session. It gets no reply."""
         return b'{"type":"close"}'
 
     def receive(self, frame: bytes | str) -> Reply:
         """Reads one frame and finds the request it answers.
 
         Raises:
-            ProtocolViolation: The frame is no v1 reply, or not one to the oldest request. The connection is of
-                no further use: it is unknown which reply belongs to which request.
+            ProtocolViolation: The frame is not a v1 reply, or does not answer the oldest request. The connection can
+                no longer be used, because replies cannot be matched to requests.
         """
         try:
             message = from_json(frame)
             kind, payload = message["type"], message["data"]
         except (ValueError, KeyError, TypeError):
-            raise ProtocolViolation(f"the server sent what is no reply: {frame[:200]!r}") from None
+            raise ProtocolViolation(f"the server sent a frame that is not a reply: {frame[:200]!r}") from None
         request = self._requests.popleft() if self._requests else None
         if kind == "error" and isinstance(payload, dict):
             return Reply(request, {}, from_wire(payload))
@@ -109,12 +109,12 @@ class ClientProtocol:
             asked = "nothing"
             if request is not None:
                 asked = request.kind
-                self._requests.appendleft(request)  # not answered: `abandon_all` must find it
+                self._requests.appendleft(request)  # still unanswered, so `abandon_all` must find it
             raise ProtocolViolation(f"the server answered {asked} with a message of type {kind!r}")
         return Reply(request, payload, None)
 
     def abandon_all(self) -> list[Request]:
-        """Forgets every request, for a connection that has ended; returns those that were still wanted."""
+        """Forgets every request, for a connection that has ended. Returns those for which a caller waits."""
         wanted = [request for request in self._requests if not request.abandoned]
         self._requests.clear()
         return wanted
@@ -126,9 +126,9 @@ class RequestV2:
 
     Attributes:
         id: Its number on the connection.
-        op: What was asked.
-        waiter: An object of the caller's, returned with the reply; this module never looks at it.
-        abandoned: The caller has given up; its reply still comes.
+        op: The name of the operation.
+        waiter: An object of the caller, returned with the reply; this module never uses it.
+        abandoned: Whether the caller no longer waits; the reply still arrives.
     """
 
     id: int
@@ -141,10 +141,10 @@ class Answer(NamedTuple):
     """A reply, or one frame of several to a batch.
 
     Attributes:
-        request: The request it answers; None for an error that answers none in particular.
-        payload: The fields of the result, when the request succeeded.
-        error: The error the server reports, when it did not.
-        more: Further frames to the same request follow.
+        request: The request it answers; None for an error that does not answer a particular request.
+        payload: The fields of the result, if the request succeeded.
+        error: The error that the server reports, if the request failed.
+        more: Whether further frames for the same request follow.
     """
 
     request: RequestV2 | None
@@ -157,7 +157,7 @@ class Event(NamedTuple):
     """A message that the server sends unasked.
 
     Attributes:
-        name: `hello`, `draining`, `session_lost`; later servers may have others.
+        name: `hello`, `draining` or `session_lost`; later servers may send others.
         fields: Its contents.
     """
 
@@ -175,19 +175,19 @@ class ClientProtocolV2:
 
     @property
     def outstanding(self) -> int:
-        """The number of requests without their last reply, abandoned ones included."""
+        """The number of requests whose last reply is still to come, including abandoned ones."""
         return len(self._requests)
 
     def request(self, op: str, fields: Mapping[str, Any], waiter: Any = None) -> tuple[bytes, RequestV2]:
         """Makes the frame of a request and remembers that its reply is due.
 
         Args:
-            op: What is asked.
+            op: The name of the operation.
             fields: The message's other fields: plain values, models, bytes, numpy arrays.
             waiter: Kept with the request.
 
         Raises:
-            ValueError: `fields` hold what cannot be written; no request is left behind.
+            ValueError: `fields` has a value that cannot be encoded; no request is remembered.
         """
         number = self._last_id + 1
         frame = self.codec.encode({"id": number, "op": op, **fields})
@@ -196,30 +196,30 @@ class ClientProtocolV2:
         return frame, request
 
     def withdraw(self, request: RequestV2) -> None:
-        """Forgets a request that was not sent after all."""
+        """Forgets a request, because it was not sent."""
         del self._requests[request.id]
 
     def receive(self, frame: bytes | str) -> Answer | Event:
         """Reads one frame and finds the request it answers.
 
         Raises:
-            ProtocolViolation: The frame is no v2 message, or the reply to nothing that was asked.
+            ProtocolViolation: The frame is not a v2 message, or answers an unknown request.
         """
         try:
             message = self.codec.decode(frame)
         except InvalidMessage as error:
-            raise ProtocolViolation(f"the server sent what cannot be read: {error.message}") from None
+            raise ProtocolViolation(f"the server sent a frame that cannot be decoded: {error.message}") from None
         if not isinstance(message, dict):
             raise ProtocolViolation(f"the server sent {type(message).__name__}, not a message")
         if "event" in message:
             name = message.pop("event")
             if not isinstance(name, str):
-                raise ProtocolViolation(f"the server sent an event whose name is {name!r:.50}")
+                raise ProtocolViolation(f"the server sent an event with an invalid name: {name!r:.50}")
             return Event(name, message)
         return self._answer(message)
 
     def abandon_all(self) -> list[RequestV2]:
-        """Forgets every request, for a connection that has ended; returns those that were still wanted."""
+        """Forgets every request, for a connection that has ended. Returns those for which a caller waits."""
         wanted = [request for request in self._requests.values() if not request.abandoned]
         self._requests.clear()
         return wanted
@@ -230,12 +230,12 @@ class ClientProtocolV2:
         facts = message.get("error")
         error = error_of(facts) if ok is not True and isinstance(facts, dict) else None
         if ok is not True and error is None:
-            raise ProtocolViolation(f"the server sent what is neither a result nor an error: {message!r:.200}")
+            raise ProtocolViolation(f"the server sent a reply without a result or an error: {message!r:.200}")
         if number is None and error is not None:
             return Answer(None, {}, error, False)
         request = self._requests.get(number) if type(number) is int else None
         if request is None:
-            raise ProtocolViolation(f"the server answered a request {number!r:.50} that nobody made")
+            raise ProtocolViolation(f"the server answered an unknown request, id {number!r:.50}")
         more = error is None and request.op == "batch" and message.pop("more", False) is True
         if not more:
             del self._requests[request.id]
@@ -243,7 +243,7 @@ class ClientProtocolV2:
 
 
 def error_of(facts: Mapping[str, Any]) -> OpenEnvError:
-    """The error that the `error` map of a reply, or of one result of a batch, stands for."""
+    """The exception for the `error` map of a reply, or of one result of a batch."""
     data = facts.get("data")
     said = {key: value for key, value in facts.items() if key != "data"}
     return from_wire({**data, **said} if isinstance(data, dict) else said)
@@ -253,11 +253,11 @@ def check_outcome(payload: Mapping[str, Any]) -> None:
     """Checks a reply to reset or step before a client parses it.
 
     Raises:
-        ProtocolViolation: It has no observation, or its reward is no finite number: nothing else is a reward.
+        ProtocolViolation: It has no observation, or its reward is neither null nor a finite number.
     """
     if "observation" not in payload:
-        raise ProtocolViolation(f"a reply without an observation: {dict(payload)!r:.200}")
+        raise ProtocolViolation(f"the server sent a reply without an observation: {dict(payload)!r:.200}")
     reward = payload.get("reward")
     if reward is None or (type(reward) in _NUMBERS and reward - reward == 0):
         return
-    raise ProtocolViolation(f"a reply whose reward is {reward!r:.50}, which is no finite number and not null")
+    raise ProtocolViolation(f"the server sent the reward {reward!r:.50}, which is neither a finite number nor null")

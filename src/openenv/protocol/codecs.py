@@ -25,36 +25,36 @@ SUBPROTOCOLS = ("openenv.v2.msgpack", "openenv.v2.json")
 
 
 def choose(offered: Iterable[str]) -> str | None:
-    """The subprotocol to answer a handshake with: the first offered one that is known, so the client decides.
+    """The subprotocol for the answer to a handshake: the first known one in the client's list.
 
-    None means that the connection speaks v1, as clients do that offer nothing.
+    None means that the connection uses v1, as for clients that offer no subprotocol.
     """
     return next((name for name in offered if name in SUBPROTOCOLS), None)
 
 
 class Body(Struct, frozen=True, gc=False):
-    """Encoded entries of a map, without the map around them: a reply without its `id`.
+    """Encoded entries of a map, without the map's header: a reply without its `id`.
 
     Attributes:
-        count: How many entries.
-        fields: The entries as they stand in a frame, `ok` or `error` first.
+        count: The number of entries.
+        fields: The encoded entries, `ok` or `error` first.
     """
 
     count: int
     fields: bytes
 
 
-# Of one call of a batch: its place in `calls`, its session if it has one, its reply.
+# The result of one call of a batch: its index in `calls`, its session if it has one, its reply.
 Result = tuple[int, str | None, Body]
 
 
 class Codec(ABC):
-    """One way to write messages. Stateless, so one serves all connections.
+    """An encoding of messages. It has no state, so one object serves all connections.
 
     Attributes:
-        subprotocol: What it is called in the handshake.
-        language: What it is called in a message to a human.
-        binary: Whether its frames are binary frames; the other kind are text frames in UTF-8.
+        subprotocol: Its name in the handshake.
+        language: Its name in messages for people.
+        binary: Whether its frames are binary frames; otherwise they are text frames in UTF-8.
     """
 
     subprotocol: ClassVar[str]
@@ -63,35 +63,36 @@ class Codec(ABC):
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:
-        """Writes a value: what JSON has, bytes, numpy arrays, models, dataclasses, dates and the like.
+        """Encodes a value: JSON values, bytes, numpy arrays, models, dataclasses, dates and the like.
 
         Raises:
-            ValueError: It holds what cannot be written; the message says what.
+            ValueError: It contains a value that cannot be encoded; the message names it.
         """
 
     @abstractmethod
     def decode(self, frame: bytes | str) -> Any:
-        """Reads a value. Bytes and arrays are bytes and (where numpy is installed) writable arrays again.
+        """Decodes a value. Restores bytes and, if numpy is installed, writable arrays.
 
         Raises:
-            InvalidMessage: Not this language, too deep, or an array of another size than its header says.
+            InvalidMessage: The frame is not in this encoding, is nested too deeply, or has an array whose size does
+                not match its header.
         """
 
     @abstractmethod
     def decoder(self, declared: Any) -> Callable[[bytes | bytearray | str], Any]:
-        """A fast reader for frames of one declared type; `msgspec.Raw` fields stay encoded.
+        """A fast decoder for frames of one declared type; `msgspec.Raw` fields stay encoded.
 
-        What it raises (`ValueError`, `RecursionError`) does not yet mean that the frame is wrong: only `decode`
-        reads every frame.
+        A frame for which it raises (`ValueError`, `RecursionError`) may still be valid: only `decode` reads every
+        valid frame.
         """
 
     @abstractmethod
     def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
-        """Writes the entries of a map.
+        """Encodes the entries of a map.
 
         Args:
             fields: The entries.
-            plain: They are known to be plain (`ObservationPlan.is_plain`).
+            plain: Whether they are known to be plain (`ObservationPlan.is_plain`).
 
         Raises:
             ValueError: As `encode` does.
@@ -99,11 +100,11 @@ class Codec(ABC):
 
     @abstractmethod
     def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002 - what the wire calls it
-        """The frame of one reply; without an id, one that answers no request in particular."""
+        """The frame of one reply; without an id, of an error that does not answer a particular request."""
 
     @abstractmethod
     def results(self, id: int, items: Iterable[Result], more: bool) -> bytes:  # noqa: A002
-        """The frame of results of a batch, and whether further ones follow."""
+        """The frame for results of a batch. `more`: whether further frames follow."""
 
 
 @cache
@@ -117,21 +118,21 @@ def codec_of(subprotocol: str) -> Codec:
         return MsgpackCodec()
     if subprotocol == "openenv.v2.json":
         return JsonCodec()
-    raise ValueError(f"no codec for {subprotocol!r}; there is one for {' and '.join(SUBPROTOCOLS)}")
+    raise ValueError(f"no codec for {subprotocol!r}: known subprotocols are {' and '.join(SUBPROTOCOLS)}")
 
 
 _TEXT = frozenset({str})
 _MAP = frozenset({dict})
 
-# Levels of nesting up to which a value counts as plain; deeper ones meet the encoders' own limits.
+# Most levels of nesting of a plain value. Deeper values reach the limits of the encoders.
 MAX_DEPTH = 100
 
 
 def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
-    """Whether a value is only dicts with text keys, lists, tuples, texts, numbers, booleans and None.
+    """Whether a value has only dicts with string keys, lists, tuples, strings, numbers, booleans and None.
 
-    Of exactly these types, since subclasses have ways of their own. Such a value every encoder writes the same way.
-    One that is deeper than `depth`, or holds itself, is not plain.
+    Their types must be exactly these, since subclasses may be encoded differently. All encoders agree on a plain
+    value. A value that is deeper than `depth`, or contains itself, is not plain.
     """
     kind = type(value)
     if kind is dict:
@@ -143,7 +144,7 @@ def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
     if depth == 0 or SCALARS.issuperset(map(type, value)):
         return depth > 0
     inner = [each for each in value if type(each) not in SCALARS]
-    if len(inner) > 1 and _MAP.issuperset(map(type, inner)):  # the many calls of a batch: all of them at once
+    if len(inner) > 1 and _MAP.issuperset(map(type, inner)):  # checks the many calls of a batch together
         values = [*chain.from_iterable(map(dict.values, inner))]
         return _TEXT.issuperset(map(type, chain.from_iterable(inner))) and is_plain(values, depth - 1)
     return all(is_plain(each, depth - 1) for each in inner)
@@ -153,7 +154,7 @@ _MARKS = frozenset({"$bytes", "$array", "$object"})
 
 
 class JsonCodec(Codec):
-    """Readable, and within reach of every language."""
+    """JSON: readable, and available in every programming language."""
 
     subprotocol: ClassVar[str] = "openenv.v2.json"
     language: ClassVar[str] = "JSON"
@@ -181,7 +182,7 @@ class JsonCodec(Codec):
 
         def read(frame: bytes | bytearray | str) -> Any:
             if has_marks(frame):
-                raise ValueError("bytes or arrays: read by `decode` alone")
+                raise ValueError("the frame may have bytes or arrays, which only `decode` reads")
             return decode(frame)
 
         return read
@@ -224,7 +225,7 @@ def _write_json(value: Any, plain: bool = False) -> bytes:
     if plain or is_plain(value):
         try:
             text = encode_plain(value)
-        except TypeError:  # not so plain: a declared list of floats that holds a numpy.float64
+        except TypeError:  # not plain after all: a declared list of floats that contains a numpy.float64
             return to_json(_portable_json(value), inf_nan_mode="constants")
         if DOLLAR not in text or b'{"$' not in text:  # an object that looks like a mark must be escaped
             return text
@@ -244,7 +245,7 @@ _portable_json = Portable(
 
 
 def unmarked(value: Any) -> Any:
-    """A value that was read, with what its marks stand for. Raises `ValueError` for marks that are wrong."""
+    """A decoded value whose marks are replaced by bytes and arrays. Raises `ValueError` for invalid marks."""
     if isinstance(value, list):
         return [unmarked(content) for content in value]
     if not isinstance(value, dict):
@@ -264,18 +265,18 @@ def unmarked(value: Any) -> Any:
 
 def _read_marked_bytes(text: Any) -> bytes:
     if not isinstance(text, str):
-        raise ValueError("$bytes needs a text in base64")
+        raise ValueError("$bytes needs a string in base64")
     try:
         return b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"$bytes needs a text in base64: {error}") from error
+        raise ValueError(f"$bytes needs a string in base64: {error}") from error
 
 
 ARRAY = 1
 
 
 class MsgpackCodec(Codec):
-    """Smaller and faster, and arrays cost a copy."""
+    """msgpack: smaller and faster than JSON; an array costs one copy."""
 
     subprotocol: ClassVar[str] = "openenv.v2.msgpack"
     language: ClassVar[str] = "msgpack"
@@ -289,7 +290,7 @@ class MsgpackCodec(Codec):
 
     def decode(self, frame: bytes | str) -> Any:
         try:
-            return _decode_msgpack(cast(bytes, frame))  # a text is refused like other nonsense
+            return _decode_msgpack(cast(bytes, frame))  # a str is refused like other invalid data
         except (ValueError, TypeError, RecursionError, OverflowError) as error:
             raise InvalidMessage(f"Invalid msgpack: {error}") from None
 
@@ -302,7 +303,7 @@ class MsgpackCodec(Codec):
         if plain and count < len(_SMALL):  # nearly every step
             try:
                 return Body(count, _encode_msgpack(fields)[1:])
-            except UNWRITABLE:  # not so plain: a declared list of floats that holds a numpy.float64
+            except UNWRITABLE:  # not plain after all: a declared list of floats that contains a numpy.float64
                 pass
         try:
             written = _write_msgpack(fields)
@@ -345,7 +346,7 @@ def _map_header(count: int) -> bytes:
 
 def _extension(code: int, data: memoryview) -> Any:
     if code != ARRAY:
-        raise ValueError(f"extension type {code}: only {ARRAY} (an array) is known")
+        raise ValueError(f"unknown extension type {code}: only {ARRAY} (an array) is known")
     return unpack_array(data)
 
 

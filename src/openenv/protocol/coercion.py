@@ -16,7 +16,7 @@ from typing_extensions import TypeAliasType, is_typeddict
 from .arrays import is_array, is_tensor
 from .codecs import unmarked
 
-# Returns the same object, not a copy, where there is nothing to coerce in it.
+# Returns the same object, not a copy, if it contains nothing to coerce.
 Coercer = Callable[[Any], Any]
 
 _LISTS = (list, tuple, set, frozenset, deque, Sequence, MutableSequence, Set, MutableSet, Iterable)
@@ -27,7 +27,7 @@ _NUMBERS = frozenset("biufc")
 def coercer_of(declared: Any) -> Coercer | None:
     """A function that coerces values of a declared type; None if the type needs none.
 
-    Made once for each type, with the reader of such values.
+    Make it once for each type, together with the reader of its values.
     """
     return _coercer(declared, {})
 
@@ -63,13 +63,13 @@ def _leaf(origin: type[Any], arguments: tuple[Any, ...]) -> Coercer | None:
 
 def _array(numpy: Any, dtype: Any, value: Any) -> Any:
     value = _unmark(value, "$array")
-    if is_tensor(value):  # bfloat16, of which numpy knows nothing
+    if is_tensor(value):  # bfloat16, which numpy does not support
         return value
     if not isinstance(value, (list, int, float)):
         return value
     try:
         array = numpy.asarray(value, dtype)
-    except (ValueError, TypeError, OverflowError):  # ragged, or no numbers: validation says so
+    except (ValueError, TypeError, OverflowError):  # ragged or not numbers: left to validation
         return value
     return array if array.dtype.kind in _NUMBERS else value
 
@@ -94,7 +94,7 @@ def _unmark(value: Any, mark: str) -> Any:
 
 
 def _union(coercers: list[Coercer | None], _: tuple[Any, ...]) -> Coercer | None:
-    """The first alternative that makes something else of a value."""
+    """Coerces by the first alternative that changes the value."""
     able = [coercer for coercer in coercers if coercer is not None]
 
     def coerce(value: Any) -> Any:
@@ -116,7 +116,7 @@ def _mapping(coercers: list[Coercer | None], _: tuple[Any, ...]) -> Coercer | No
 
 
 def _list(coercers: list[Coercer | None], arguments: tuple[Any, ...]) -> Coercer | None:
-    """Coerces lists and the like, with one type for all members, and tuples, with a type for each."""
+    """Coerces lists and similar types, with one type for all members, and tuples, with a type for each member."""
     alike = Ellipsis in arguments or len(arguments) == 1
 
     def coerce(values: Any) -> Any:
@@ -138,12 +138,12 @@ _COMBINED: list[tuple[tuple[Any, ...], Callable[[list[Coercer | None], tuple[Any
 
 def _of_fields(cls: type[Any], within: dict[Any, Coercer]) -> Coercer | None:
     """Coerces the fields of a model, a dataclass or a typed dict."""
-    if cls in within:  # it holds its own like
+    if cls in within:  # a recursive type
         return within[cls]
     declared = _field_types(cls)
     if not declared:
         return None
-    coercers: dict[str, Coercer] = {}  # by the names under which the fields come
+    coercers: dict[str, Coercer] = {}  # by the names of the fields in messages
 
     def coerce(values: Any) -> Any:
         if not isinstance(values, Mapping):
@@ -161,7 +161,7 @@ def _of_fields(cls: type[Any], within: dict[Any, Coercer]) -> Coercer | None:
 
 
 def _field_types(cls: type[Any]) -> list[tuple[list[str], Any]]:
-    """The names of each field and its type; none for what has no fields, or some that cannot be made out."""
+    """The names and the type of each field; empty for a class without fields or with unresolvable types."""
     if issubclass(cls, BaseModel):
         return [
             (

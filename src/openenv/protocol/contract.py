@@ -34,7 +34,7 @@ __all__ = [
 
 PARTS = ("action", "observation", "state")
 """The parts of a contract."""
-# They travel beside the observation, and versions of this package write their types differently.
+# These fields are sent beside the observation, and versions of this package write their types differently.
 _BESIDE = ("done", "reward", "metadata")
 
 
@@ -42,11 +42,11 @@ class Contract:
     """The schemas of one side.
 
     Args:
-        schemas: JSON Schemas by name of the part. A part that is absent, or None, is opaque: nothing is known of it,
-            and it compares equal to anything.
+        schemas: JSON Schemas by name of the part. A part that is absent, or None, is opaque: its type is unknown, and
+            it compares equal to anything.
 
     Raises:
-        ValueError: A schema is not one.
+        ValueError: A schema is not a valid JSON Schema.
 
     Attributes:
         parts: The parts that are not opaque, in normal form.
@@ -59,32 +59,32 @@ class Contract:
             if schema is None:
                 continue
             if not isinstance(schema, Mapping):
-                raise ValueError(f"the schema of {name} is {schema!r:.100}, no map")
+                raise ValueError(f"the schema of {name} must be an object, got {schema!r:.100}")
             normal = NormalSchema(schema)
             if name == "observation":
                 for variant in normal.root.get("anyOf", [normal.root]):
                     _set_free(normal.resolve(variant))
-            normal.digest(normal.root)  # fails here, and not where a hash is asked for, if a reference leads nowhere
+            normal.digest(normal.root)  # an undefined reference fails here instead of where a hash is needed
             if not accepts_all(normal.root):
                 self.parts[name] = normal
 
     @cached_property
     def schemas(self) -> dict[str, Schema | None]:
-        """The schemas of the parts in normal form: types and bounds without words; None for an opaque part."""
+        """The schemas of the parts in normal form: types and bounds without descriptions; None for an opaque part."""
         return {name: self.parts[name].schema() if name in self.parts else None for name in PARTS}
 
     @cached_property
     def hashes(self) -> dict[str, str | None]:
-        """A hash for each part, None for an opaque one. Equal for equal meanings, in any process."""
+        """A hash for each part; None for an opaque one. Equivalent schemas have equal hashes, in any process."""
         return {name: self.parts[name].hash if name in self.parts else None for name in PARTS}
 
     @property
     def hash(self) -> str:
-        """One hash for the whole."""
+        """One hash for the whole contract."""
         return hash_of(self.hashes)
 
     def only(self, names: Container[str]) -> Self:
-        """A contract of some of its parts; the others are opaque."""
+        """A contract with some of its parts; the others are opaque."""
         part = type(self)({})
         part.parts = {name: normal for name, normal in self.parts.items() if name in names}
         return part
@@ -97,25 +97,27 @@ def hash_of(hashes: Mapping[str, str | None]) -> str:
 
 
 def contract_of(action: Any, observation: Any, state: Any) -> Contract:
-    """The contract of an environment's types. Never raises: what has no schema is opaque.
+    """The contract of an environment's types. Never raises: a type without a schema is opaque.
+
+    Each type is a model, another type that pydantic supports, or a `TypeAdapter`; None if unknown.
 
     Args:
-        action: What `step` takes.
-        observation: What `reset` and `step` return.
-        state: The type of `state`. Each is a model, or another type for pydantic, or a `TypeAdapter`; None: unknown.
+        action: The type that `step` takes.
+        observation: The type that `reset` and `step` return.
+        state: The type of `state`.
     """
     schemas: dict[str, Schema | None] = {}
     for name, kind in zip(PARTS, (action, observation, state), strict=True):
         schemas[name] = None if kind is None else schema_of(kind)
         try:
             Contract({name: schemas[name]})
-        except ValueError:  # a class may write its schema itself, and anything into it
+        except ValueError:  # a class may write its schema itself, with any contents
             schemas[name] = None
     return Contract(schemas)
 
 
 def _set_free(observation: Schema) -> None:
-    """Frees the types of the fields that travel beside the observation: only their names count."""
+    """Accepts any type for the fields that are sent beside the observation: only their names count."""
     properties = observation.get("properties")
     if properties is None:
         return
@@ -127,12 +129,12 @@ def _set_free(observation: Schema) -> None:
 
 
 class Difference(NamedTuple):
-    """One field that is not the same on both sides.
+    """One field that differs between the two sides.
 
     Attributes:
-        place: Which: `observation.board`, `action.moves[].to`.
-        mine: What it is on the first side, in words.
-        theirs: What it is on the second.
+        place: The path of the field: `observation.board`, `action.moves[].to`.
+        mine: A description of its type on the first side.
+        theirs: A description of its type on the second side.
     """
 
     place: str
@@ -145,7 +147,7 @@ class Difference(NamedTuple):
 
 
 def differences(mine: Contract, theirs: Contract) -> list[Difference]:
-    """Every field that differs, in the order of the fields of `mine`. A part that is opaque on one side does not."""
+    """Every field that differs, in the order of the fields of `mine`. Skips parts that are opaque on one side."""
     found: list[Difference] = []
     for name in PARTS:
         if name in mine.parts and name in theirs.parts:
@@ -155,7 +157,7 @@ def differences(mine: Contract, theirs: Contract) -> list[Difference]:
 
 
 def first_difference(mine: Contract, theirs: Contract) -> Difference | None:
-    """The first of the `differences`; None if there is none."""
+    """The first of the `differences`; None if the contracts are equal."""
     return next(iter(differences(mine, theirs)), None)
 
 
@@ -230,20 +232,20 @@ def _bounds(node: Schema) -> Schema:
 _NODES = {"type", "items", "additionalProperties", "propertyNames", "prefixItems", "properties", "required"}
 
 
-# What travels beside the fields of an observation, and is put among them by the client.
+# Values that are sent beside the fields of an observation, and that the client adds to its fields.
 _ALWAYS_SENT = {"done": ANYTHING, "reward": ANYTHING}
 # Fields that all actions and observations have.
 _COMMON = frozenset({"done", "reward", "metadata"})
-# What a receiver makes of what it did not ask for, without loss.
+# Conversions that a receiver makes without loss.
 _WIDENS = {("integer", "number"), ("boolean", "integer"), ("boolean", "number")}
 
 
 def first_misfit(client: Contract, server: Contract) -> Difference | None:
-    """The first field on which client and server do not understand each other; None if they do.
+    """The first field for which client and server are incompatible; None if they are compatible.
 
     Args:
-        client: What the client declares. (`mine` of the result.)
-        server: What the server declares.
+        client: The types that the client declares (`mine` of the result).
+        server: The types that the server declares.
     """
     for name in PARTS:
         if name not in client.parts or name not in server.parts:
@@ -262,11 +264,11 @@ class _Misfit(NamedTuple):
     sent: str
     taken: str
     rank: int
-    """How much of the values fits: of several alternatives, the nearest one is reported."""
+    """How well the values fit: of several alternatives, the closest one is reported."""
 
 
 class _Fit:
-    """Compares the schema of what one side sends with that of what the other takes."""
+    """Compares the schema of the values that one side sends with the schema that the other side accepts."""
 
     def __init__(self, sender: NormalSchema, receiver: NormalSchema, part: str):
         self._sender = sender
@@ -280,7 +282,7 @@ class _Fit:
             return None
         key = (id(sent), id(taken))
         if key not in self._known:
-            self._known[key] = None  # what refers to itself fits if all else does
+            self._known[key] = None  # a recursive type fits if the rest of it does
             self._known[key] = self._compare(place, sent, taken, depth)
         return self._known[key]
 
@@ -304,7 +306,7 @@ class _Fit:
         top = place == self._part
         mine, theirs = dict(sent.get("properties", {})), taken.get("properties", {})
         if "properties" not in sent or (top and not mine.keys() - _COMMON and self._part != "action"):
-            return  # a mapping, or a base class in place of what is really sent
+            return  # a mapping, or a base class of the class that is sent
         if top and self._part == "observation":
             mine |= _ALWAYS_SENT
         unknown = taken.get("additionalProperties", ANYTHING)
@@ -360,7 +362,7 @@ _KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", type(
 
 
 def _reaches(sent: Schema, taken: Schema, names: tuple[str, str], sign: int) -> bool:
-    """Whether the values that are sent lie within one bound of those that are taken."""
+    """Whether the values that are sent lie within one bound of the values that are accepted."""
     wanted, strictly = _bound(taken, names, sign)
     given, open_end = _bound(sent, names, sign)
     if wanted is None:
@@ -371,7 +373,7 @@ def _reaches(sent: Schema, taken: Schema, names: tuple[str, str], sign: int) -> 
 
 
 def _bound(node: Schema, names: tuple[str, str], sign: int) -> tuple[float | None, bool]:
-    """The tightest bound on one side, upwards after `sign`, and whether it is excluded itself."""
+    """The tightest bound on one side, an upper one for a positive `sign`, and whether it is exclusive."""
     plain, exclusive = (node.get(name) for name in names)
     found = [
         (sign * value, excluded)

@@ -1,4 +1,4 @@
-"""Observations and states as bytes, in one serialization: the shape of v1 and the reply of v2."""
+"""Encodes observations and states in one pass, for the payloads of v1 and the replies of v2."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _AS_JSON = "cannot be written as JSON: "
 
 
 class _PlanV1(NamedTuple):
-    """How to encode one observation class; made once, since `getattr` of a missing field is slow on a model."""
+    """How to encode one observation class. Made once, because `getattr` of a missing field is slow on a model."""
 
     to_json: Callable[..., bytes]
     has_metadata: bool
@@ -39,7 +39,7 @@ class _PlanV1(NamedTuple):
 
 @cache
 def _plan_v1_of(cls: type[Any]) -> _PlanV1 | None:
-    """None for a class that is no model with `reward` and `done`."""
+    """The plan of a class; None for a class that is not a model with `reward` and `done`."""
     if not issubclass(cls, BaseModel) or not {"reward", "done"} <= set(cls.model_fields):
         return None
     fields = cls.model_fields
@@ -53,14 +53,14 @@ def encode_observation(
     notes: dict[str, Any] | None = None,
     complete: bool = False,
 ) -> bytes:
-    """Encodes what `reset` or `step` returned.
+    """Encodes the result of `reset` or `step`.
 
     Args:
-        observation: An `Observation`; a mapping or another object with the same fields is taken too.
-        before, after: What to put around it, in the same pass.
-        notes: Joins the metadata beside the observation, and not inside it.
-        complete: Write `metadata` also when there is none, as null, and the reward as a float: the HTTP responses of
-            the released package are so.
+        observation: An `Observation`, or a mapping or another object with the same fields.
+        before, after: Bytes to put around it, in the same pass.
+        notes: Entries for the metadata beside the observation, not for the metadata inside it.
+        complete: Write empty `metadata` as null, and the reward as a float, like the HTTP responses of the released
+            package.
 
     Raises:
         StepFailed: The reward is NaN or infinite, or a field cannot be written as JSON (the message names it).
@@ -73,7 +73,7 @@ def encode_observation(
         to_json, has_metadata, has_truncated = plan
         try:
             fields = to_json(observation, exclude=_BESIDE, warnings=False)
-        except UNWRITABLE:  # arrays, or bytes that are no text; or what cannot be written at all
+        except UNWRITABLE:  # arrays, bytes that are not UTF-8, or values that cannot be encoded
             return before + _encode_mapping(observation, _portable_fields, notes or {}, complete) + after
         reward = observation.reward
         number = b"null" if reward is None else _number(reward, complete)
@@ -82,7 +82,7 @@ def encode_observation(
             own = from_json(to_json(observation, include=_METADATA, warnings=False)).get("metadata")
             closing += b',"metadata":' + _json({**(own or {}), **notes})
         elif has_metadata and observation.metadata:
-            # By the model, which may have its own form for it: `{"metadata":...}` without the braces.
+            # Encoded by the model, which may have its own form for it: `{"metadata":...}` without the braces.
             closing += b"," + to_json(observation, include=_METADATA, warnings=False)[1:-1]
         elif complete:
             closing += b',"metadata":null'
@@ -91,7 +91,7 @@ def encode_observation(
         return b"".join((before, b'{"observation":', fields, b',"reward":', number, closing, b"}", after))
     except StepFailed:
         raise
-    except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
+    except BaseException as error:  # foreign code: reading its values may raise any exception
         if from_signal(error):
             raise
         raise unsendable_error(observation, error) from error
@@ -168,8 +168,8 @@ def _number(reward: Any, as_float: bool) -> bytes:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    """The fields of a value that is no `Observation`."""
-    if isinstance(value, BaseModel):  # by its own serializers, as they are declared
+    """The fields of a value that is not an `Observation`."""
+    if isinstance(value, BaseModel):  # with its declared serializers
         fields: dict[str, Any] = from_json(value.__pydantic_serializer__.to_json(value, warnings=False))
         return fields
     return dict(mapping_of(value))
@@ -182,7 +182,7 @@ def _explain(
     error: Exception,
     words: str = "",
 ) -> str:
-    """Names the field that cannot be written, after an error of the whole. `words` precede the error of `write`."""
+    """Finds the field that cannot be encoded, after the whole failed. `words` precede the error of `write`."""
     kind = type(value).__name__
     try:
         fields = dict(value) if isinstance(value, BaseModel) else fields_of(value)
@@ -197,12 +197,12 @@ def _explain(
 
 
 class ObservationPlan(NamedTuple):
-    """Facts about an observation class, to write its instances without pydantic.
+    """Facts about an observation class, to encode its instances without pydantic.
 
     Attributes:
-        width: Fields of the class, `reward` and `done` included.
-        loose: Names of the fields that may hold values which encoders write in different ways (`Any`, bytes,
-            arrays). All others hold plain values, or what msgspec refuses to write.
+        width: The number of fields of the class, including `reward` and `done`.
+        loose: Names of the fields whose values encoders may write in different ways (`Any`, bytes, arrays). All
+            others have plain values, or values that msgspec refuses to encode.
         has_terminated: Whether it has a field `terminated: bool`.
     """
 
@@ -211,12 +211,12 @@ class ObservationPlan(NamedTuple):
     has_terminated: bool
 
     def fields(self, observation: Any) -> dict[str, Any] | None:
-        """A new dict of all fields, `reward` and `done` included; None for an instance that is not as declared."""
+        """A new dict of all fields, including `reward` and `done`; None if the instance deviates from its class."""
         fields: dict[str, Any] = observation.__dict__
         return fields.copy() if len(fields) == self.width else None
 
     def is_plain(self, fields: dict[str, Any]) -> bool:
-        """Whether these fields of an instance are plain (`is_plain`), or else refused by msgspec."""
+        """Whether each of these fields of an instance is plain (`is_plain`), or refused by msgspec."""
         for name in self.loose:
             value = fields[name]
             if type(value) is dict and not value:
@@ -228,7 +228,7 @@ class ObservationPlan(NamedTuple):
 
 @cache
 def plan_of(cls: type[Any]) -> ObservationPlan | None:
-    """The plan of a class; None for one that is no plain model with `reward` and `done`."""
+    """The plan of a class; None for a class that is not a plain model with `reward` and `done`."""
     if not issubclass(cls, BaseModel) or not {"reward", "done"} <= set(cls.model_fields) or not is_plain_model(cls):
         return None
     fields = cls.model_fields
@@ -248,12 +248,12 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
     """The reply to reset and step.
 
     Args:
-        observation: An `Observation`; a mapping or another object with the same fields is taken too.
-        codec: How it is written.
-        notes: Joins the metadata beside the observation, and not inside it.
+        observation: An `Observation`, or a mapping or another object with the same fields.
+        codec: Encodes the reply.
+        notes: Entries for the metadata beside the observation, not for the metadata inside it.
 
     Raises:
-        StepFailed: The reward is no finite number, or a field cannot be written; the message names it.
+        StepFailed: The reward is not a finite number, or a field cannot be encoded; the message names it.
     """
     try:
         kind: Any = type(observation)
@@ -292,7 +292,7 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
             raise StepFailed(_explain(observation, mapping_of, codec.encode, error)) from error
     except StepFailed:
         raise
-    except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
+    except BaseException as error:  # foreign code: reading its values may raise any exception
         if from_signal(error):
             raise
         raise unsendable_error(observation, error) from error
@@ -302,7 +302,7 @@ def encode_state_fields(state: Any, codec: Codec) -> Body:
     """The reply to state: a `State`, another model, a mapping or a plain object.
 
     Raises:
-        StepFailed: A field cannot be written; the message names it.
+        StepFailed: A field cannot be encoded; the message names it.
     """
     try:
         fields = _fields_of(state) if isinstance(state, BaseModel) else mapping_of(state)
@@ -318,13 +318,13 @@ def encode_state_fields(state: Any, codec: Codec) -> Body:
 
 
 def _read_fields(observation: Any) -> tuple[dict[str, Any], bool]:
-    """The fields of an observation that is no plain model, as a new dict, and whether it has `terminated` itself."""
+    """The fields of an observation that is not a plain model, as a new dict, and whether it has `terminated`."""
     if not isinstance(observation, BaseModel):
         values = dict(mapping_of(observation))
         return values, isinstance(values.get("terminated"), bool)
     declared = type(observation).model_fields
     written = _fields_of(observation)
-    # These are facts about the call, also where the class writes them in another form.
+    # These are facts about the call, even if the class encodes them in another form.
     own: dict[str, Any] = {name: getattr(observation, name) for name in ("reward", "done") if name in declared}
     return {**written, **own}, "terminated" in declared and declared["terminated"].annotation is bool
 
@@ -332,5 +332,5 @@ def _read_fields(observation: Any) -> tuple[dict[str, Any], bool]:
 def _fields_of(model: BaseModel) -> dict[str, Any]:
     fields = fields_of(model)
     if not isinstance(fields, dict):
-        raise TypeError(f"{type(model).__name__} writes itself as {type(fields).__name__}, not as fields")
+        raise TypeError(f"{type(model).__name__} serializes as {type(fields).__name__}, not as fields")
     return fields

@@ -16,35 +16,35 @@ from .encoding import encode_observation
 
 
 def serialize_observation(observation: Any) -> dict[str, Any]:
-    """The v1 payload of an observation: `{"observation": {...}, "reward", "done"}`, and `metadata` if there is any.
+    """The v1 payload of an observation: `{"observation": {...}, "reward", "done"}`, and `metadata` if not empty.
 
     Args:
         observation: An `Observation`, or a mapping or object with the same fields.
 
     Raises:
-        StepFailed: It cannot be written as JSON; the message names the field.
+        StepFailed: It cannot be encoded as JSON; the message names the field.
     """
     payload: dict[str, Any] = from_json(encode_observation(observation))
     return payload
 
 
 def read_action(values: Mapping[str, Any], cls: type[ActT]) -> ActT:
-    """The action that has these values.
+    """The action with these values.
 
     Raises:
-        ValidationError: They are not those of this class (pydantic's, with each fault and its place).
+        ValidationError: They are invalid for this class (pydantic's error, with each fault and its location).
     """
     return TypeAdapter(cls).validate_python(dict(values))
 
 
 def read_form(values: Mapping[str, Any], cls: type[ActT]) -> ActT:
-    """The action of a form: its fields were typed as text.
+    """The action of a form whose fields were typed as text.
 
-    A text that the field takes stays as it is. Where it does not, it is read as JSON; for a list or tuple also
-    without the brackets: `1, 2, 3`. An empty text for a field that takes no text is a field that was left out.
+    A text that the field accepts is unchanged. Other texts are read as JSON; for a list or tuple also without the
+    brackets: `1, 2, 3`. An empty text for a field that accepts no text means that the field was left out.
 
     Raises:
-        ValidationError: As `read_action`, of the values as they were typed.
+        ValidationError: As for `read_action`, for the values as they were typed.
     """
     adapter: TypeAdapter[ActT] = TypeAdapter(cls)
     given = dict(values)
@@ -66,7 +66,7 @@ _LEFT_OUT = object()
 
 
 def _meant(text: str, cls: type[Any], name: str) -> Any:
-    """The value of a text that its field does not take; the text itself if it is no JSON."""
+    """The value of a text that its field does not accept; the text itself if it is not JSON."""
     if not text.strip():
         return _LEFT_OUT
     field = getattr(cls, "model_fields", {}).get(name)

@@ -1,4 +1,4 @@
-"""JSON Schemas of types, in a normal form in which those of one meaning are equal."""
+"""JSON Schemas of types, in a normal form in which equivalent schemas are equal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Schema = dict[str, Any]
 ANYTHING: Schema = {}
 """Accepts any value."""
 OPAQUE: Schema = {"$comment": "opaque"}
-"""Stands for a type without a schema, and compares equal to anything."""
+"""The schema of a type that has none. It compares equal to anything."""
 BESIDE = "x-"
-"""The prefix of keys for other programs: they are kept, and restrict no value."""
+"""The prefix of keys for other programs. They are kept, and do not restrict values."""
 # The hash does not distinguish types that are nested deeper.
 MOST_DEPTH = 12
 HASH_DIGITS = 16
@@ -41,10 +41,10 @@ _VALUES = (
     "pattern",
     "uniqueItems",
 )
-# How the pattern begins that pydantic writes for a Decimal, or does not, after its version.
+# The beginning of the pattern that some versions of pydantic write for a Decimal.
 _DECIMAL = "^(?!^[-+.]*$)"
 _SCHEMAS = ("additionalProperties", "items", "propertyNames")
-# Keys with contents that a hash takes in another way.
+# Keys whose contents are hashed separately.
 _APART = ("anyOf", "properties")
 
 
@@ -55,22 +55,22 @@ class NormalSchema:
         schema: A JSON Schema as pydantic writes it.
 
     Raises:
-        ValueError: It is no such schema.
+        ValueError: It is not such a schema.
 
     Attributes:
         root: The schema itself.
-        definitions: What references in it mean, by name.
+        definitions: The targets of references in it, by name.
     """
 
     def __init__(self, schema: Mapping[str, Any]):
         definitions = schema.get("$defs", {})
         if not isinstance(definitions, Mapping):
-            raise ValueError(f"$defs are {definitions!r:.100}, no map")
+            raise ValueError(f"$defs must be an object, got {definitions!r:.100}")
         try:
             self.definitions = {name: _normal(value) for name, value in definitions.items()}
             self.root = self.resolve(_normal(schema))
         except RecursionError:
-            raise ValueError("a schema that is nested too deeply") from None
+            raise ValueError("the schema is nested too deeply") from None
         self._digests: dict[tuple[str, int], str] = {}
 
     def resolve(self, node: Schema) -> Schema:
@@ -83,17 +83,17 @@ class NormalSchema:
         while "$ref" in node:
             name, seen = node["$ref"], seen + 1
             if name not in self.definitions or seen > len(self.definitions):
-                raise ValueError(f"a reference to {name!r:.100}, which is nowhere defined")
+                raise ValueError(f"the referenced definition {name!r:.100} is missing in $defs")
             node = self.definitions[name]
         return node
 
     def digest(self, node: Schema) -> str:
-        """A text that two nodes share if they mean the same, in whichever schemas they are."""
+        """A string that is equal for equivalent nodes, also of different schemas."""
         return self._digest(node, MOST_DEPTH)
 
     @property
     def hash(self) -> str:
-        """The schema in a few letters."""
+        """A short hash of the schema."""
         return self.digest(self.root)
 
     def schema(self) -> Schema:
@@ -105,7 +105,7 @@ class NormalSchema:
         return hashlib.sha256(written.encode()).hexdigest()[:HASH_DIGITS]
 
     def _unfold(self, node: Any, depth: int) -> Any:
-        """A node in which digests stand for references, and for alternatives so that their order is that of these."""
+        """A node in which digests replace references, and alternatives, which are sorted by their digests."""
         if isinstance(node, list):
             return [self._unfold(each, depth) for each in node]
         if not isinstance(node, dict):
@@ -154,13 +154,13 @@ def _meant(schema: Any) -> Schema:
     if isinstance(schema, bool):
         return ANYTHING if schema else {"enum": []}
     if not isinstance(schema, Mapping):
-        raise ValueError(f"{schema!r:.100} is no schema")
+        raise ValueError(f"{schema!r:.100} is not a schema")
     if schema.get("$comment") == OPAQUE["$comment"]:
         return OPAQUE
     if "$ref" in schema:
         return {"$ref": str(schema["$ref"]).removeprefix("#/$defs/")}
     whole = schema.get("allOf")
-    # How older versions of pydantic describe a reference.
+    # Older versions of pydantic write a reference in this form.
     if isinstance(whole, list) and len(whole) == 1 and isinstance(whole[0], Mapping):
         return _normal({**whole[0], **{key: value for key, value in schema.items() if key != "allOf"}})
     variants = _variants(schema)
@@ -170,14 +170,14 @@ def _meant(schema: Any) -> Schema:
 
 
 def _variants(schema: Mapping[str, Any]) -> list[Schema] | None:
-    """The alternatives of a schema that has some, without those that occur twice."""
+    """The alternatives of a schema without duplicates; None if it has no alternatives."""
     given = schema.get("anyOf", schema.get("oneOf"))
     if given is None and isinstance(schema.get("type"), list):
         given = [{**schema, "type": kind} for kind in schema["type"]]
     if given is None:
         return None
     if not isinstance(given, list) or not given:
-        raise ValueError(f"alternatives are {given!r:.100}, no list")
+        raise ValueError(f"alternatives must be a list, got {given!r:.100}")
     flat = [each for variant in map(_meant, given) for each in variant.get("anyOf", [variant])]
     free = next((each for each in (OPAQUE, ANYTHING) if each in flat), None)
     if free is not None:
@@ -199,7 +199,7 @@ def _plain(schema: Mapping[str, Any]) -> Schema:
 
 
 def _contents(schema: Mapping[str, Any]) -> Schema:
-    """The schemas of the values in a list or map, without those that accept anything."""
+    """The schemas of the values in a list or object, without those that accept anything."""
     plain: Schema = {key: _normal(schema[key]) for key in _SCHEMAS if key in schema}
     if schema.get("additionalProperties") is False:
         plain["additionalProperties"] = False
@@ -210,7 +210,7 @@ def _contents(schema: Mapping[str, Any]) -> Schema:
         plain["prefixItems"] = [_normal(each) for each in _list(schema, "prefixItems")]
     if "properties" in schema:
         plain["properties"] = {str(name): _normal(value) for name, value in _map(schema, "properties").items()}
-        # Unknown fields are not only accepted, but kept and sent.
+        # Unknown fields are accepted, kept and sent.
         if schema.get("additionalProperties") in (True, ANYTHING):
             plain["additionalProperties"] = ANYTHING
     if schema.get("required"):
@@ -220,19 +220,19 @@ def _contents(schema: Mapping[str, Any]) -> Schema:
 
 def _list(schema: Mapping[str, Any], key: str) -> list[Any]:
     if not isinstance(schema[key], list):
-        raise ValueError(f"{key} is {schema[key]!r:.100}, no list")
+        raise ValueError(f"{key} must be a list, got {schema[key]!r:.100}")
     return list(schema[key])
 
 
 def _map(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(schema[key], Mapping):
-        raise ValueError(f"{key} is {schema[key]!r:.100}, no map")
+        raise ValueError(f"{key} must be an object, got {schema[key]!r:.100}")
     found: Mapping[str, Any] = schema[key]
     return found
 
 
 def _counts(value: Any) -> bool:
-    """Whether a bound restricts values: infinite ones do not, nor those that some versions of pydantic add."""
+    """Whether a bound restricts values. Infinite bounds, and bounds that some versions of pydantic add, do not."""
     if isinstance(value, str):
         return not value.startswith(_DECIMAL)
     return isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value))
@@ -290,10 +290,10 @@ logger = logging.getLogger("openenv.contract")
 
 
 class _Lenient(GenerateJsonSchema):
-    """Where a type has no JSON Schema (an array of numpy, a callable), anything goes."""
+    """Accepts any value for a type without a JSON Schema (a numpy array, a callable)."""
 
     def emit_warning(self, kind: Any, detail: str) -> None:
-        """Choices without a schema, and defaults that cannot be written, are left out in silence."""
+        """Silently omits alternatives without a schema, and defaults that cannot be encoded."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
         return dict(OPAQUE)
@@ -303,11 +303,11 @@ def schema_of(kind: Any) -> Schema | None:
     """The JSON Schema of a type.
 
     Args:
-        kind: A model, or another type for pydantic, or a `TypeAdapter`.
+        kind: A model, another type that pydantic supports, or a `TypeAdapter`.
 
     Returns:
-        The schema. Parts of the type that have none are `{"$comment": "opaque"}`, which accepts anything; None
-        stands for a type without any.
+        The schema. A part of the type without a schema is `{"$comment": "opaque"}`, which accepts anything. None for
+        a type without any schema.
     """
     try:
         adapter: TypeAdapter[Any] = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
@@ -315,5 +315,5 @@ def schema_of(kind: Any) -> Schema | None:
     except Exception as error:  # noqa: BLE001 - the edge to foreign code: types bring their own schema functions
         name = getattr(kind, "__qualname__", repr(kind))
         (fault,) = format_exception_only(error)[-1:]
-        warn_once(logger, "%s has no JSON Schema, so that nothing is checked against it: %s", name, fault.strip())
+        warn_once(logger, "%s has no JSON Schema, so values are not checked against it: %s", name, fault.strip())
         return None

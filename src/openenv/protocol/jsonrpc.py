@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0, the language of `/mcp`: requests out of bytes, replies into bytes."""
+"""JSON-RPC 2.0, the protocol of `/mcp`: decodes requests and encodes replies."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Fields = dict[str, Any]
 
 
 class JsonRpcErrorCode(IntEnum):
-    """The numbers of errors."""
+    """The error codes of JSON-RPC."""
 
     PARSE_ERROR = -32700
     """Not JSON."""
     INVALID_REQUEST = -32600
-    """JSON, and no request."""
+    """Valid JSON that is not a request."""
     METHOD_NOT_FOUND = -32601
     INVALID_PARAMS = -32602
     INTERNAL_ERROR = -32603
     SERVER_ERROR = -32000
-    """No session is free (`data.active_sessions`, `data.max_sessions`), or something else of the server's own."""
+    """No session is free (`data.active_sessions`, `data.max_sessions`), or another error of the server."""
 
 
 class RpcError(Exception):
-    """An error as it goes into a reply.
+    """An error in the form of a reply.
 
     Attributes:
         code: One of `JsonRpcErrorCode`.
-        message: What happened and what to do next.
+        message: The cause, and the next step.
         data: Further facts, or None.
     """
 
@@ -47,10 +47,10 @@ class RpcRequest(NamedTuple):
     """One request.
 
     Attributes:
-        id: Text or number that its reply repeats; None where it has none.
-        method: What to do.
-        params: With what.
-        expects: Whether it has an id. A notification has none.
+        id: The string or number that its reply repeats; None if it has none.
+        method: The name of the method.
+        params: The arguments of the method.
+        expects: Whether it has an id, and so expects a reply. A notification has none.
     """
 
     id: str | int | float | None
@@ -59,7 +59,7 @@ class RpcRequest(NamedTuple):
     expects: bool
 
 
-# Text, numbers and null; a truth value is a number to Python alone.
+# Valid types of an id, except bool, which is a subclass of int.
 _IDS = (str, int, float, type(None))
 _KEYS = frozenset({"jsonrpc", "id", "method", "params"})
 
@@ -76,7 +76,7 @@ def read(text: bytes | str) -> Any:
         raise RpcError(JsonRpcErrorCode.PARSE_ERROR, f"Parse error: {error}") from None
     if not isinstance(value, (dict, list)):
         raise RpcError(
-            JsonRpcErrorCode.PARSE_ERROR, f"Parse error: a message is an object, not {type(value).__name__}"
+            JsonRpcErrorCode.PARSE_ERROR, f"Parse error: a message must be an object, not {type(value).__name__}"
         )
     return value
 
@@ -85,10 +85,10 @@ def read_one(value: Any) -> RpcRequest:
     """One request out of a JSON value.
 
     Raises:
-        RpcError: It is no request; the message says why.
+        RpcError: It is not a request; the message gives the reason.
     """
     if not isinstance(value, dict):
-        raise _invalid(f"a request is an object, not {type(value).__name__}")
+        raise _invalid(f"a request must be an object, not {type(value).__name__}")
     if value.get("jsonrpc") != "2.0":
         raise _invalid('it needs "jsonrpc": "2.0"')
     method, params, request_id = value.get("method"), value.get("params"), value.get("id")
@@ -106,18 +106,18 @@ def read_one(value: Any) -> RpcRequest:
 
 
 def result_reply(request_id: Any, result: Any) -> Fields:
-    """The reply to a request that was done."""
+    """The reply to a request that succeeded."""
     return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
 
 def error_reply(request_id: Any, fault: RpcError) -> Fields:
-    """The reply to one that was not."""
+    """The reply to a request that failed."""
     error = {"code": fault.code, "message": fault.message, "data": fault.data}
     return {"jsonrpc": "2.0", "id": request_id, "error": error}
 
 
 def encode(fields: Mapping[str, Any] | list[Fields]) -> bytes:
-    """A reply, or several, as JSON. A result that cannot be written becomes an error."""
+    """One or several replies as JSON. A result that cannot be encoded becomes an error."""
     try:
         return encode_json(fields)
     except UNWRITABLE:

@@ -35,7 +35,7 @@ Deadline = Annotated[float, Meta(gt=0, le=_DAY_S, description="Seconds the call 
 
 
 class Op(Struct, tag_field="op", forbid_unknown_fields=True, kw_only=True, gc=False):
-    """What all requests share. `id` is 0 for a call of a batch, which has none of its own."""
+    """The fields that all requests share. `id` is 0 for a call of a batch, which has no id."""
 
     id: Id = 0
 
@@ -228,12 +228,12 @@ CALLS: dict[str, type[Op]] = {
 
 
 class RefusedOp(NamedTuple):
-    """A frame, or a call of a batch, that is no valid request.
+    """A frame, or a call of a batch, that is not a valid request.
 
     Attributes:
-        id: Of the request, to answer with; None for a frame that has no usable one, 0 within a batch.
-        error: What is wrong with it.
-        session: Of a call of a batch, if it names one.
+        id: The id of the request, for the answer; None for a frame without a usable id, 0 within a batch.
+        error: The error of the request.
+        session: The session of a call of a batch, if it names one.
     """
 
     id: int | None

@@ -1,6 +1,6 @@
 """Numbered calls of one session: each number executes once, and a repeated number gets the reply of the first.
 
-Without I/O: a `Sequence` keeps the numbers and the last reply, and a `NumberedCall` the requests that wait for one.
+No I/O: a `Sequence` keeps the numbers and the last reply, and a `NumberedCall` the requests that wait for its reply.
 The session that owns them executes the calls and sends the replies.
 """
 
@@ -15,11 +15,11 @@ from msgspec import Struct
 from .codecs import Body
 
 Asker = tuple[int, int | None]
-"""A request that waits for a reply: its id, and in a batch the place of the call."""
+"""A request that waits for a reply: its id, and in a batch the index of the call."""
 
 
 def name_of(asker: Asker | None) -> str | None:
-    """The name of a request's call in logs and traces: the id, with the place where that is a batch."""
+    """The name of a request's call in logs and traces: the id, and in a batch the index of the call."""
     if asker is None:
         return None
     number, place = asker
@@ -30,14 +30,14 @@ class NumberedCall(Struct, eq=False):
     """One call, from its request to its end.
 
     Args:
-        message: What to do.
+        message: The request message.
         seq: Its number; 0 for a call that is not counted.
-        asker: The request that asked first; None if no request waits for the reply.
+        asker: The first request for it; None if no request waits for the reply.
         due: When it must be answered, in monotonic seconds; None for never.
 
     Attributes:
         others: Requests that repeated the call before its end.
-        early_reply: The reply that was given before its end: the call was cancelled, or its time was over.
+        early_reply: The reply that was given before its end: the call was cancelled, or its deadline passed.
     """
 
     message: Any
@@ -48,31 +48,31 @@ class NumberedCall(Struct, eq=False):
     early_reply: Body | None = None
 
     def join(self, asker: Asker) -> None:
-        """One more request waits for the reply."""
+        """Adds a request that waits for the reply."""
         self.others = (*self.others, asker)
 
     def take_askers(self) -> tuple[Asker, ...]:
-        """The requests that wait for the reply. They wait no longer."""
+        """Removes and returns the requests that wait for the reply."""
         askers = self.others if self.asker is None else (self.asker, *self.others)
         self.asker, self.others = None, ()
         return askers
 
     def waits_for(self, request: int) -> bool:
-        """Whether a request waits for the reply, in any place."""
+        """Whether a request waits for the reply, at any index of a batch."""
         return any(asker[0] == request for asker in self.others) or (
             self.asker is not None and self.asker[0] == request
         )
 
 
 class Sequence:
-    """The numbers of a session's calls, which its client counts from 1. The session moves them on.
+    """The numbers of a session's calls, which its client counts from 1. The session advances them.
 
-    A call that was accepted stays counted, also when its action is not valid or it is cancelled before its turn.
+    An accepted call stays counted, even if its action is invalid or it is cancelled before its turn.
 
     Attributes:
-        accepted: Number of the last call that was taken; the next one has the number after it.
+        accepted: Number of the last call that was accepted. The next call has the number after it.
         completed: Number of the last call that was answered.
-        last: The reply to that.
+        last: The reply to that call.
     """
 
     __slots__ = ("accepted", "completed", "last")
@@ -82,15 +82,15 @@ class Sequence:
         self.last: Body | None = None
 
     def find(self, seq: int, open_calls: Iterable[NumberedCall]) -> Body | NumberedCall | None:
-        """What answers a number that is not the next one.
+        """Finds the answer for a number that is not the next one.
 
         Args:
             seq: The number.
             open_calls: The calls that have not ended.
 
         Returns:
-            The reply that the number had, if it is kept; the open call of that number; or None: the number is
-            neither the last one nor open.
+            The stored reply of that number, or the open call of that number, or None if the number is neither the
+            last one nor open.
         """
         if seq == self.completed:
             return self.last
@@ -99,7 +99,7 @@ class Sequence:
         return None
 
     def rewrite(self, write: Callable[[Body], Body], open_calls: Iterable[NumberedCall]) -> None:
-        """Writes the replies that are kept in another way, for a client that reads another codec."""
+        """Encodes the stored replies again, for a client that uses another codec."""
         if self.last is not None:
             self.last = write(self.last)
         for call in open_calls:
@@ -113,10 +113,10 @@ class Sequence:
 
         Args:
             running: The call that executes.
-            waiting: Those behind it, in their order.
+            waiting: The calls behind it, in order.
 
         Returns:
-            The calls that still wait for their end: those that have used their numbers.
+            The calls that have used their numbers and so stay open.
         """
         used = takewhile(lambda call: call.early_reply is not None or not call.seq, waiting)
         left = [call for call in used if call.seq]

@@ -1,4 +1,4 @@
-"""What a message can hold: finite rewards, plain values, and the conversion of all others."""
+"""Values in messages: finite rewards, plain values, and the conversion of all other values."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def finite_reward(reward: Any) -> bool | int | float:
     """A reward as a plain number.
 
     Raises:
-        StepFailed: It is NaN, infinite or no number.
+        StepFailed: It is NaN, infinite or not a number.
     """
     try:
-        number = float(reward)  # also of subclasses, such as numpy.float64, and of other libraries' numbers
+        number = float(reward)  # also for subclasses, such as numpy.float64, and numbers of other libraries
     except (TypeError, ValueError, OverflowError) as error:
         raise StepFailed(
             f"the reward is a {type(reward).__name__} that cannot be sent: it must be a finite number or None"
@@ -44,28 +44,28 @@ def finite_reward(reward: Any) -> bool | int | float:
 SCALARS = frozenset({NoneType, bool, int, float, str})
 
 DOLLAR = ord("$")
-"""Begins each mark. A search for this one byte takes a tenth of the time of one for several."""
+"""The first byte of each mark. Searching for one byte takes a tenth of the time of searching for several."""
 
 
 def encode_plain(value: Any, inf_nan_mode: Literal["constants", "strings"] = "constants") -> bytes:
-    """Writes a plain value as JSON, in which NaN and infinity are the words NaN, Infinity and -Infinity.
+    """Encodes a plain value as JSON, in which NaN and infinity are the words NaN, Infinity and -Infinity.
 
     Args:
         value: The value.
-        inf_nan_mode: These words as they are, which is no JSON, or as texts.
+        inf_nan_mode: Write these words unquoted, which is not valid JSON, or as strings.
 
     Raises:
-        TypeError, ValueError, RecursionError: It is not plain after all, or holds text that is no Unicode.
+        TypeError, ValueError, RecursionError: It is not plain after all, or has a string that is not valid Unicode.
     """
     text = encode_json(value)
-    # msgspec writes NaN as null too. Where there is a null too many, the slower encoder tells them apart.
+    # msgspec writes NaN as null too. If there are more nulls than None, the slower encoder tells them apart.
     if text.rfind(b"null") >= 0 and text.count(b"null") != _nones(value):  # `in` and `count` take four times as long
         return to_json(value, inf_nan_mode=inf_nan_mode)
     return text
 
 
 def _nones(value: Any) -> int:
-    """How many None there are in the upper two levels of a dict."""
+    """The number of None in the upper two levels of a dict."""
     if type(value) is not dict:
         return 0
     members = list(value.values())
@@ -82,10 +82,10 @@ _CONTAINERS = frozenset({list, tuple, dict, Mapping, Sequence})
 
 @functools.cache
 def is_plain_model(cls: type[BaseModel]) -> bool:
-    """Whether instances are written field by field, each under its name and as its value says.
+    """Whether instances are encoded field by field, each under its name and according to its value.
 
-    No serializers, computed fields, aliases, excluded or further fields; and no type among those declared that
-    might write itself in a way of its own, such as another model, which is written as declared.
+    The model has no serializers, computed fields, aliases, excluded fields or extra fields, and no declared type that
+    may have its own encoding, such as another model, which is encoded as declared.
     """
     decorators = cls.__pydantic_decorators__
     if decorators.field_serializers or decorators.model_serializers or decorators.computed_fields:
@@ -93,7 +93,7 @@ def is_plain_model(cls: type[BaseModel]) -> bool:
     if cls.__pydantic_root_model__ or cls.model_config.get("extra") == "allow":
         return False
     if any(isinstance(value, functools.cached_property) for base in cls.__mro__ for value in vars(base).values()):
-        return False  # it puts into the instance's dict what is no field
+        return False  # it adds entries to the instance's dict that are not fields
     own = cls.__mro__[: cls.__mro__.index(BaseModel)]
     if any("__get_pydantic_core_schema__" in vars(base) for base in own):
         return False
@@ -121,7 +121,7 @@ def _is_plain_type(annotation: Any) -> bool:
 
 
 def has_own_forms(declared: Any, seen: frozenset[Any] = frozenset()) -> bool:
-    """Whether a model, or one that it holds, has a form of its own in JSON: serializers, or bytes that are base64."""
+    """Whether a model, or a model inside it, has its own JSON form: serializers, or bytes as base64."""
     parts = [*get_args(declared), *getattr(declared, "__metadata__", ())]
     if isinstance(declared, (PlainSerializer, WrapSerializer)):
         return True
@@ -137,7 +137,7 @@ def has_own_forms(declared: Any, seen: frozenset[Any] = frozenset()) -> bool:
 
 
 def is_tight(annotation: Any) -> bool:
-    """Whether a type that is plain lets in nothing but plain values and what msgspec refuses."""
+    """Whether a plain type only admits plain values, and values that msgspec refuses."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return is_tight(arguments[0])
@@ -149,14 +149,14 @@ def is_tight(annotation: Any) -> bool:
 
 
 def _is_constraint(fact: Any) -> bool:
-    """Whether a fact in an annotation only restricts values. Others may bring a serializer."""
-    if isinstance(fact, FieldInfo):  # of a part of a union, as in `Observation.reward`
+    """Whether metadata in an annotation only restricts values. Other metadata may contain a serializer."""
+    if isinstance(fact, FieldInfo):  # the metadata of a member of a union, as in `Observation.reward`
         return all(map(_is_constraint, fact.metadata))
-    # The last is what `Field(pattern=...)` and the like become.
+    # `Field(pattern=...)` and the like become the last of these classes.
     return isinstance(fact, (BaseMetadata, GroupedMetadata, str)) or type(fact).__module__.endswith("._fields")
 
 
-# What the code that writes a value raises when it cannot.
+# The exceptions of encoders for a value that they cannot encode.
 UNWRITABLE = (TypeError, ValueError, RecursionError, OverflowError)
 
 _BYTES = (bytes, bytearray, memoryview)
@@ -165,10 +165,10 @@ _LISTS = (list, tuple, Set, deque, GeneratorType)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Portable:
-    """Makes values portable for one codec, which says how it marks bytes and arrays.
+    """Converts values for one codec, which decides how it marks bytes and arrays.
 
     Attributes:
-        of_bytes, of_array, of_map: Make the form of bytes, of an array, and of a dict of portable values.
+        of_bytes, of_array, of_map: Convert bytes, an array, and a dict of portable values.
     """
 
     of_bytes: Callable[[bytes], Any]
@@ -179,7 +179,7 @@ class Portable:
         """The portable form of a value.
 
         Raises:
-            TypeError, ValueError, RecursionError, OverflowError: It has none (`UNWRITABLE`).
+            TypeError, ValueError, RecursionError, OverflowError: It has no portable form (`UNWRITABLE`).
         """
         if type(value) in SCALARS:
             return value
@@ -204,13 +204,13 @@ class Portable:
 
 
 def fields_of(model: BaseModel) -> Any:
-    """A model as it writes itself for JSON, except that bytes and arrays stay what they are.
+    """A model dumped for JSON, except that bytes and arrays are left unchanged.
 
     Returns:
-        Its fields, unless the model has a serializer that makes something else of it.
+        Its fields, or another value if the model has a serializer that returns one.
 
     Raises:
-        ValueError: A serializer failed, or a field has no form in JSON.
+        ValueError: A serializer failed, or a field has no JSON form.
     """
     cls = type(model)
     if is_plain_model(cls):
@@ -230,10 +230,10 @@ def fields_of(model: BaseModel) -> Any:
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
-    """The fields of a mapping, a dataclass or another object: its attributes without an underscore before them.
+    """The fields of a mapping, a dataclass or another object: the attributes without a leading underscore.
 
     Raises:
-        TypeError: It has none.
+        TypeError: It has no fields.
     """
     if isinstance(value, Mapping):
         return value
@@ -244,7 +244,7 @@ def mapping_of(value: Any) -> Mapping[str, Any]:
         named = vars(base).get("__slots__", ())
         slots += (named,) if isinstance(named, str) else named
     if not slots and not hasattr(value, "__dict__"):
-        raise TypeError(f"{type(value).__name__} is no Observation, mapping or object with fields")
+        raise TypeError(f"{type(value).__name__} is not an Observation, a mapping or an object with fields")
     attributes = {name: getattr(value, name) for name in slots if hasattr(value, name)}
     attributes.update(getattr(value, "__dict__", {}))
     return {name: content for name, content in attributes.items() if not name.startswith("_")}
@@ -258,11 +258,11 @@ def _text_or_mark(data: bytes) -> str | dict[str, str]:
 
 
 portable_v1 = Portable(_text_or_mark, list_of, dict)
-"""For protocol v1: arrays as nested lists, bytes as the text that they are, or marked where they are none."""
+"""For protocol v1: arrays as nested lists, bytes as the text that they encode, or marked if they are not UTF-8."""
 
 
 def holds_binary(value: Any) -> bool:
-    """Whether a value holds what pydantic would not write for JSON as the bytes or numbers that they are."""
+    """Whether a value contains bytes or numbers that pydantic would change when it dumps them for JSON."""
     if type(value) in SCALARS:
         return False
     if isinstance(value, BaseModel):
