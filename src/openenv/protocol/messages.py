@@ -16,7 +16,7 @@ NewSession = Annotated[
     str,
     Meta(
         pattern=r"^[A-Za-z0-9_.-]{1,64}\Z",
-        description="Id for the session: 1 to 64 of A-Z a-z 0-9 _ . -; the server makes one if absent",
+        description="Id for the session: 1 to 64 characters of A-Z a-z 0-9 _ . -; the server makes one if absent",
     ),
 ]
 Session = Annotated[str, Meta(description="Id of the session")]
@@ -25,13 +25,13 @@ NewToken = Annotated[
     str,
     Meta(
         pattern=r"^[A-Za-z0-9_.-]{16,128}\Z",
-        description="Secret for the session, to attach with: 16 to 128 of A-Z a-z 0-9 _ . -; the server makes one if "
-        "absent. A client that chooses it can attach though the reply to `open` was lost",
+        description="Secret of the session, for `attach`: 16 to 128 characters of A-Z a-z 0-9 _ . -; the server "
+        "makes one if absent. A client that chooses it can attach even if the reply to `open` was lost",
     ),
 ]
 Seq = Annotated[int, Meta(ge=1, le=MAX_ID, description="Number of the call in its session, from 1")]
 Seconds = Annotated[float, Meta(ge=0, le=_DAY_S)]
-Deadline = Annotated[float, Meta(gt=0, le=_DAY_S, description="Seconds the call may take, waiting included")]
+Deadline = Annotated[float, Meta(gt=0, le=_DAY_S, description="Seconds that the call may take, including its wait")]
 
 
 class Op(Struct, tag_field="op", forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -46,11 +46,11 @@ class OpenOp(Op, tag="open"):
     session: NewSession | None = None
     token: NewToken | None = None
     wait_s: Annotated[Seconds, Meta(description="Seconds to wait for a free slot")] | None = None
-    options: Annotated[dict[str, Any], Meta(description="For later versions: absent or empty")] = {}
+    options: Annotated[dict[str, Any], Meta(description="Reserved for later versions: absent or empty")] = {}
 
 
 class AttachOp(Op, tag="attach"):
-    """Takes a session over from the connection that has it, or had it."""
+    """Moves a session to this connection from the one that has or had it."""
 
     session: Session
     token: Token
@@ -66,7 +66,7 @@ class ResetOp(Op, tag="reset"):
 
 
 class StepOp(Op, tag="step"):
-    """Takes one step.
+    """Executes one step.
 
     The action stays encoded until its class is known.
     """
@@ -84,22 +84,22 @@ class StateOp(Op, tag="state"):
 
 
 class CloseOp(Op, tag="close"):
-    """Ends a session; succeeds if it is gone already."""
+    """Ends a session; succeeds if it has already ended."""
 
     session: Session
 
 
 class ForkOp(Op, tag="fork"):
-    """Opens a session in the state that this one has when its turn comes."""
+    """Opens a new session with a copy of this one's state, taken when the call has its turn."""
 
     session: Session
     new: NewSession | None = None
     token: NewToken | None = None
-    wait_s: Annotated[Seconds, Meta(description="Seconds to wait for a free slot, as do later calls")] | None = None
+    wait_s: Annotated[Seconds, Meta(description="Seconds to wait for a slot; later calls wait too")] | None = None
 
 
 class RestoreOp(Op, tag="restore"):
-    """Puts the session into the state that another one has when its turn comes."""
+    """Gives the session a copy of another one's state, taken when the call has its turn there."""
 
     session: Session
     seq: Seq
@@ -120,13 +120,13 @@ class TasksOp(Op, tag="tasks"):
         Meta(description="The method to call"),
     ]
     split: Annotated[str, Meta(description="Name of the split, for all but `list_splits`")] | None = None
-    index: Annotated[Index, Meta(description="Of a task, from 0, for `get_task`")] | None = None
-    start: Annotated[Index, Meta(description="First task of `get_task_range`")] | None = None
-    stop: Annotated[Index, Meta(description="The one after its last")] | None = None
+    index: Annotated[Index, Meta(description="Index of a task, from 0, for `get_task`")] | None = None
+    start: Annotated[Index, Meta(description="Index of the first task, for `get_task_range`")] | None = None
+    stop: Annotated[Index, Meta(description="Index after the last task, for `get_task_range`")] | None = None
 
 
 class CallToolOp(Op, tag="call"):
-    """Calls a tool: short for a step with that action."""
+    """Calls a tool: a shorthand for a step with a tool action."""
 
     session: Session
     seq: Seq
@@ -136,7 +136,7 @@ class CallToolOp(Op, tag="call"):
 
 
 class McpOp(Op, tag="mcp"):
-    """Lists the tools, or calls one as `/mcp` does: no step, and no reward."""
+    """Lists the tools, or calls one as `/mcp` does, without a step or a reward."""
 
     session: Session
     seq: Seq
@@ -173,7 +173,7 @@ class BatchOp(Op, tag="batch"):
     deadline_s: (
         Annotated[
             float,
-            Meta(gt=0, le=_DAY_S, description="The `deadline_s` of resets and steps in the batch without one"),
+            Meta(gt=0, le=_DAY_S, description="The default `deadline_s` of resets and steps in the batch"),
         ]
         | None
     ) = None
@@ -242,19 +242,21 @@ class RefusedOp(NamedTuple):
 
 
 class ErrorFacts(Struct):
-    """What an error says."""
+    """The facts of an error."""
 
-    message: Annotated[str, Meta(description="What happened and what to do next, for a human")]
+    message: Annotated[str, Meta(description="The cause and the next step, for people")]
     code: Annotated[str, Meta(description="The v1 code of the error")]
     error: Annotated[str, Meta(description="Name of the error, see the table of errors")]
     blame: Literal["client", "environment", "infrastructure"]
     retryable: Annotated[bool, Meta(description="Whether the same call may succeed later without a change")]
     retry_after_s: Annotated[float, Meta(description="Seconds to wait before a retry")] | UnsetType = UNSET
-    data: Annotated[dict[str, Any], Meta(description="Further facts; `errors` of a validation")] | UnsetType = UNSET
+    data: Annotated[dict[str, Any], Meta(description="Further facts, as `errors` of a validation")] | UnsetType = (
+        UNSET
+    )
 
 
 class SuccessReply(Struct, kw_only=True):
-    """What all replies to a request that succeeded share."""
+    """The fields that all replies to a successful request share."""
 
     id: Annotated[int, Meta(ge=1, le=MAX_ID, description="Id of the request")]
     ok: Annotated[bool, Meta(description="true")]
@@ -297,11 +299,11 @@ class AttachReply(SuccessReply):
 class OutcomeReply(SuccessReply):
     """The reply to reset, step and call."""
 
-    observation: Annotated[dict[str, Any], Meta(description="Every field of the observation but reward and done")]
-    reward: Annotated[bool | int | float | None, Meta(description="null: no reward was given, which is not 0")]
-    done: Annotated[bool, Meta(description="The episode is over, for any reason")]
-    terminated: Annotated[bool, Meta(description="The episode reached its own end")]
-    truncated: Annotated[bool, Meta(description="The episode was cut short, for example by a time limit")]
+    observation: Annotated[dict[str, Any], Meta(description="Every field of the observation except reward and done")]
+    reward: Annotated[bool | int | float | None, Meta(description="null: no reward, which differs from 0")]
+    done: Annotated[bool, Meta(description="Whether the episode is over, for any reason")]
+    terminated: Annotated[bool, Meta(description="Whether the episode reached its own end")]
+    truncated: Annotated[bool, Meta(description="Whether the episode was cut short, for example by a time limit")]
     metadata: (
         Annotated[dict[str, Any], Meta(description="The observation's metadata and `seedable`, if not empty")]
         | UnsetType
@@ -321,16 +323,16 @@ class TasksReply(SuccessReply):
 
 
 class BatchReply(SuccessReply):
-    """A reply to batch. There are as many as it takes; the last says `more: false`."""
+    """A reply to batch. A batch may get several; the last has `more: false`."""
 
     results: Annotated[
         list[dict[str, Any]],
         Meta(
-            description="For each call that is ready: `call`, its place in `calls`; `session`, if it has one; "
-            "and its reply, `ok` or `error` and all, without `id`"
+            description="For each ready call: `call`, its index in `calls`; `session`, if it has one; "
+            "and the fields of its reply, including `ok` or `error`, without `id`"
         ),
     ]
-    more: Annotated[bool, Meta(description="Whether calls are left for a later frame")]
+    more: Annotated[bool, Meta(description="Whether later frames have further calls")]
 
 
 class McpReply(SuccessReply):
@@ -338,14 +340,14 @@ class McpReply(SuccessReply):
 
     reply: Annotated[
         dict[str, Any],
-        Meta(description="As JSON-RPC has it: `result`, or `error` with `code`, `message` and `data`"),
+        Meta(description="`result` of JSON-RPC, or `error` with `code`, `message` and `data`"),
     ]
 
 
 class CancelReply(SuccessReply):
     """The reply to cancel."""
 
-    cancelled: Annotated[bool, Meta(description="Whether there was something to give up")]
+    cancelled: Annotated[bool, Meta(description="Whether a call was cancelled")]
 
 
 class EmptyReply(SuccessReply):
@@ -358,24 +360,24 @@ class SchemaReply(SuccessReply):
     schemas: Annotated[
         dict[str, Any],
         Meta(
-            description="JSON Schema of `action`, `observation` and `state`, without words and defaults; "
-            "null for one that is not known"
+            description="JSON Schema of `action`, `observation` and `state`, without descriptions and defaults; "
+            "null for an unknown type"
         ),
     ]
 
 
 class ServerLimits(Struct):
-    """What the server allows."""
+    """The limits of the server."""
 
     max_message_bytes: int
-    max_sessions: Annotated[int, Meta(description="Sessions of the whole server")]
-    max_in_flight: Annotated[int, Meta(description="Calls of one session that may wait for their turn")]
-    max_connection_in_flight: Annotated[int, Meta(description="Calls of one connection without a reply")]
-    max_batch: Annotated[int, Meta(description="Calls in a batch")]
+    max_sessions: Annotated[int, Meta(description="Most sessions of the whole server")]
+    max_in_flight: Annotated[int, Meta(description="Most waiting calls of one session")]
+    max_connection_in_flight: Annotated[int, Meta(description="Most calls of one connection without a reply")]
+    max_batch: Annotated[int, Meta(description="Most calls in a batch")]
 
 
 class SchemaHashes(Struct):
-    """A hash of what `schema` would answer for each part; null where it would be null."""
+    """A hash of each part of the reply to `schema`; null where that is null."""
 
     action: str | None
     observation: str | None
@@ -389,26 +391,28 @@ class HelloEvent(Struct, tag_field="event", tag="hello"):
     server: Annotated[str, Meta(description="Version of the server")]
     environment: Annotated[str, Meta(description="Name of the environment")]
     limits: ServerLimits
-    heartbeat_s: Annotated[float, Meta(description="Seconds between heartbeats, if they are wanted")] | None
+    heartbeat_s: Annotated[float, Meta(description="Seconds between heartbeats; null if none are required")] | None
     resume_window_s: Annotated[
-        float, Meta(description="Seconds a session outlives its connection, for its client to come back")
+        float, Meta(description="Seconds that a session outlives its connection, so that its client can resume it")
     ]
-    capabilities: Annotated[list[str], Meta(description="What else the server can do")]
-    worker: Annotated[str, Meta(description="Key of the worker process, to connect to it again")] | None
+    capabilities: Annotated[list[str], Meta(description="Names of optional features of the server")]
+    worker: (
+        Annotated[str, Meta(description="Key of the worker process, with which a client connects to it again")] | None
+    )
     schema: SchemaHashes | UnsetType = UNSET
 
 
 class DrainingEvent(Struct, tag_field="event", tag="draining"):
-    """The server stops: it opens no new sessions."""
+    """The server is stopping: it opens no new sessions."""
 
-    grace_s: Annotated[float, Meta(description="Seconds until it closes what is still open")]
+    grace_s: Annotated[float, Meta(description="Seconds until it closes the open sessions")]
 
 
 class SessionLostEvent(Struct, tag_field="event", tag="session_lost"):
-    """A session of this connection is gone, or another connection has it."""
+    """A session of this connection has ended, or another connection has attached to it."""
 
     session: Annotated[str, Meta(description="Id of the session")]
-    reason: Annotated[str, Meta(description="Why, for a human")]
+    reason: Annotated[str, Meta(description="The reason, for people")]
     error: ErrorFacts
 
 
