@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -33,7 +33,9 @@ __all__ = [
     "ReplayTarget",
     "ReplayedTransition",
     "app_target",
+    "episode_chains",
     "replay",
+    "results_of",
     "schemas_at",
     "server_target",
 ]
@@ -372,12 +374,17 @@ class ReplayPlayer:
         episode: The record.
         target: Where to play.
         rules: How to compare.
+        session: A session of the target, which the caller closes; None: the player opens one. A session that played
+            the episode before it goes on with its random numbers, so this one needs no seed.
     """
 
-    def __init__(self, episode: Episode, target: ReplayTarget, rules: ReplayRules):
+    def __init__(
+        self, episode: Episode, target: ReplayTarget, rules: ReplayRules, session: GenericEnvClient | None = None
+    ):
         self._episode = episode
         self._target = target
         self._rules = rules
+        self._session = session
         self._note = ""
         self._outcome: ReplayOutcome | None = None
 
@@ -429,7 +436,7 @@ class ReplayPlayer:
             self._end(ReplayOutcome.INCOMPLETE, why)
             return
         self._target.check(episode.schema, episode.environment, episode.versions)
-        client = self._target.client(self._rules.timeout_s)
+        client = self._session or self._target.client(self._rules.timeout_s)
         try:
             for number, recorded in enumerate(episode.transitions()):
                 if self._stops_before(recorded, number):
@@ -446,11 +453,13 @@ class ReplayPlayer:
                     return
                 yield ReplayedTransition(recorded, result, error, self._divergence(recorded, result, error))
         finally:
-            await client.close()
+            if self._session is None:
+                await client.close()
 
     def _stops_before(self, recorded: Transition, number: int) -> bool:
         """Whether the record cannot be compared from this transition on, for which there is a note then."""
         seeded = recorded.seed is not None or (recorded.arguments or {}).get("seed") is not None
+        seeded = seeded or (self._session is not None and self._episode.continues)
         if number == 0 and not seeded and not self._rules.unseeded:
             self._end(ReplayOutcome.UNSEEDED, "it was reset without a seed, so it need not be the same")
         elif recorded.step != number:
@@ -522,6 +531,68 @@ def _divergence_in(step: int, part: str, one: Any, other: Any) -> Divergence:
     return Divergence(step, part, ValueDifference((), one, other))
 
 
+def episode_chains(episodes: Iterator[Episode]) -> Iterator[list[Episode]]:
+    """The episodes in lists of those that continue one another; most are alone in theirs."""
+    waiting: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        chain = waiting.pop(episode.session_id, [])
+        if chain and not episode.continues:  # the one between them was left out
+            yield chain
+            chain = []
+        chain.append(episode)
+        if episode.continued:
+            waiting[episode.session_id] = chain
+        else:
+            yield chain
+    yield from waiting.values()
+
+
+# How often an episode without a seed is played again before a difference counts as the environment's.
+CONFIRMATIONS = 2
+
+
+async def results_of(
+    chain: Sequence[Episode],
+    target: ReplayTarget,
+    rules: ReplayRules,
+    on_episode: Callable[[Episode], None] = lambda episode: None,
+    on_transition: Callable[[ReplayedTransition], None] | None = None,
+) -> AsyncGenerator[ReplayResult]:
+    """Plays episodes that continue one another in one session.
+
+    An environment may draw new random numbers in a reset without a seed. A difference in such an episode counts only
+    if it is there each time that the chain is played.
+
+    Args:
+        chain: The episodes in their order.
+        target: Where they are played.
+        rules: How they are compared.
+        on_episode: Called before each episode.
+        on_transition: As for `ReplayPlayer.verdict`.
+    """
+    session = target.client(rules.timeout_s) if len(chain) > 1 else None
+    forced = replace(rules, unseeded=True)
+    try:
+        for number, episode in enumerate(chain):
+            on_episode(episode)
+            result = await ReplayPlayer(episode, target, rules, session).verdict(on_transition)
+            if result.divergence is not None and number and session is not None and not rules.unseeded:
+                for _ in range(CONFIRMATIONS):
+                    played = results_of(chain[: number + 1], target, forced)
+                    again = [each async for each in played][-1]
+                    if again.sentence() != result.sentence():
+                        note = "it was reset without a seed, and its environment draws anew then"
+                        result = replace(result, outcome=ReplayOutcome.UNSEEDED, divergence=None, note=note, steps=0)
+                        break
+            yield result
+            if (result.outcome is not ReplayOutcome.SAME or result.note) and session is not None:
+                await session.close()
+                session = None
+    finally:
+        if session is not None:
+            await session.close()
+
+
 async def replay(
     episodes: Iterator[Episode],
     target_of: Callable[[Episode], ReplayTarget],
@@ -529,12 +600,12 @@ async def replay(
     sessions: int,
     on_result: Callable[[ReplayResult], None],
 ) -> None:
-    """Plays episodes, so many at a time, each in a session of its own.
+    """Plays episodes, so many at a time, each in a session of its own, and those that continue one another in one.
 
     May be cancelled at any time; no session is left then.
 
     Args:
-        episodes: Read as they are played, and no further ahead.
+        episodes: Read as they are played, and no further ahead than to the last that continues them.
         target_of: Where an episode is played.
         rules: How it is compared.
         sessions: How many are played at a time.
@@ -543,15 +614,16 @@ async def replay(
     Raises:
         OpenEnvError: Of the records or of the place: what an episode does is in its result.
     """
-    reading = asyncio.Lock()
+    reading, chains = asyncio.Lock(), episode_chains(episodes)
 
     async def play() -> None:
         while True:
             async with reading:
-                episode = await asyncio.to_thread(next, episodes, None)
-            if episode is None:
+                chain = await asyncio.to_thread(next, chains, None)
+            if chain is None:
                 return
-            on_result(await ReplayPlayer(episode, target_of(episode), rules).verdict())
+            async for result in results_of(chain, target_of(chain[0]), rules):
+                on_result(result)
 
     try:
         with warnings.catch_warnings():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from openenv.client import GenericEnvClient, VectorEnvClient
 from openenv.errors import ConnectionLost, UsageError
 from openenv.recording.reader import Episode, Recording
 from openenv.replay import (
@@ -21,7 +22,7 @@ from openenv.replay import (
 )
 
 from ..server.wires import served
-from .environments import Dice
+from .environments import Dice, Rolled
 from .records import changed, dice_app, recorded
 
 pytestmark = pytest.mark.anyio
@@ -166,3 +167,42 @@ class Waiting(Dice):
     async def step_async(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
         self.begun.release()
         await asyncio.Event().wait()
+
+
+async def autoreset(folder: Path, environment: type[Dice], steps: int = 33, seeds: tuple[int, ...] = (1, 2)) -> Path:
+    """The record of a vector client; an episode of dice has ten steps, and the next call begins another one."""
+    app = dice_app(environment)
+    with served(app) as address:
+        async with VectorEnvClient(
+            GenericEnvClient, address, len(seeds), autoreset_mode="next_step", record=str(folder)
+        ) as envs:
+            await envs.reset(seeds=list(seeds))
+            for _ in range(steps):
+                await envs.step([{}] * len(seeds))
+    return folder
+
+
+async def test_episodes_that_autoreset_began_are_played_after_the_one_before_them(tmp_path: Path) -> None:
+    folder = await autoreset(tmp_path / "record", Dice)
+    tally = await tallied(folder, app_target("dice", dice_app()))
+    assert (tally.episodes, tally.sentence()) == (6 + 2, "8 the same")
+
+    class Loaded(Dice):
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Rolled:
+            self.bias = 0 if seed is not None else 1
+            return super().reset(seed, episode_id, **kwargs)
+
+    tally = await tallied(folder, app_target("dice", dice_app(Loaded)))
+    assert tally.sentence() == "2 the same, 2 different, 4 not compared, without a seed"
+
+
+async def test_an_environment_that_draws_anew_without_a_seed_is_not_compared(tmp_path: Path) -> None:
+    class Entropy(Dice):
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Rolled:
+            if seed is None:
+                self.rng.seed()
+            return super().reset(seed, episode_id, **kwargs)
+
+    folder = await autoreset(tmp_path / "record", Entropy)
+    tally = await tallied(folder, app_target("dice", dice_app(Entropy)))
+    assert tally.sentence() == "2 the same, 6 not compared, without a seed"

@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Awaitable
 from contextlib import redirect_stdout
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -247,12 +248,12 @@ def replay(
 
         async def show() -> None:
             warnings.simplefilter("ignore", SeedIgnored)  # it is said of each episode
-            for episode in episodes:
-                target = targets.of(episode)
-                say_title(episode, target.name)
-                result = await replaying.ReplayPlayer(episode, target, rules).verdict(say_replayed)
-                summary.add(result)
-                say_note(result)
+            for chain in replaying.episode_chains(episodes):
+                target = targets.of(chain[0])
+                title = partial(say_title, against=target.name)
+                async for result in replaying.results_of(chain, target, rules, title, say_replayed):
+                    summary.add(result)
+                    say_note(result)
 
         if check or as_json:
             with redirect_stdout(sys.stderr), ProgressBar() as progress:  # environments of this process may print

@@ -279,6 +279,9 @@ class Episode:
         versions: Of `openenv` and of the `environment`.
         schema: Hash of the environment's contract; None if the record does not say it.
         seed: Of its reset; None: there was none, or the record lacks the reset.
+        continues: Its reset had no seed and followed the end of an episode of the same session, as autoreset does, so
+            its random numbers go on from there.
+        continued: Another episode continues this one.
         first_step: The first step in the record; 0, the reset, unless its beginning is missing.
         source: Session, episode and step that it was forked from, or restored to; None for most.
         steps: Number of its last step.
@@ -295,6 +298,7 @@ class Episode:
         self.versions: Mapping[str, str | None] = first.versions
         self.schema = first.schema
         self.seed = first.seed
+        self.continues = self.continued = False
         self.first_step = first.step
         self.source = first.source
         self.steps = first.step
@@ -443,6 +447,7 @@ class Recording:
                     before, episode = episode, Episode(head)
                     going[episode.session_id] = episode
                     if before is not None:
+                        before.continued = episode.continues = episode.whole and head.seed is None and before.done
                         yield before
                 going.move_to_end(episode.session_id)
                 episode.add(head, source, place)
