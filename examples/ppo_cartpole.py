@@ -11,6 +11,7 @@ It needs `pip install 'openenv[gymnasium]' stable-baselines3 matplotlib`. The la
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import time
 from contextlib import ExitStack
@@ -40,6 +41,8 @@ SOLVED = 450.0
 def main() -> None:
     """Trains, prints what came of it, and draws it."""
     options = read_options()
+    if options.plot and importlib.util.find_spec("matplotlib") is None:
+        raise SystemExit("--plot needs matplotlib: pip install matplotlib")
     torch.set_num_threads(1)  # for both: the networks are small, and the server has work for the other cores
     runs: list[dict[str, Any]] = []
     with ExitStack() as stack:

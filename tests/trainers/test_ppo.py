@@ -61,3 +61,17 @@ def test_a_policy_is_the_same_number_for_number_as_without_a_server() -> None:
     ours, theirs = result["runs"]
     assert (ours["return"], ours["deviation"]) == (theirs["return"], theirs["deviation"])
     assert code == (result["worst_return"] < 450)
+
+
+def test_a_plot_without_matplotlib_is_refused_before_the_training() -> None:
+    without = "import runpy, sys; sys.modules['matplotlib'] = None; sys.argv = sys.argv[1:]; "
+    script = f"{without}runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(EXAMPLE), "--plot", "x.svg", "--base-url", "http://127.0.0.1:1"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == "--plot needs matplotlib: pip install matplotlib"
