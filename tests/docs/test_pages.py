@@ -115,6 +115,13 @@ def metrics(queries: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=repr)
+def test_a_sequence_diagram_has_no_semicolon(page: Page) -> None:
+    """It ends a statement, also in a message, and the browser shows the diagram as text."""
+    diagrams = [block for block in page.blocks if block.source.startswith("sequenceDiagram")]
+    assert [block.place for block in diagrams if ";" in block.source] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=repr)
 def test_commands_in_the_text_of_a_page_are_there(page: Page) -> None:
     """Those in one piece of code: `openenv serve my_env:Env --isolation process`."""
     wrong = []
