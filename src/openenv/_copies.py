@@ -98,6 +98,6 @@ def _culprit(environment: Any) -> str:
     for name, value in getattr(environment, "__dict__", {}).items():
         try:
             deepcopy(value)
-        except Exception:  # noqa: BLE001 - the edge to foreign code: what is copied may raise anything
+        except Exception:  # noqa: BLE001 - foreign code: a copied object may raise any exception
             return f"its attribute {name!r}, of type {type(value).__name__}, "
     return "it "

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, cast,
 import msgspec
 from pydantic import Field, TypeAdapter, ValidationError, with_config
 from pydantic_core import PydanticSerializationError, from_json, to_json
-from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
+from typing_extensions import TypedDict  # before Python 3.12, pydantic does not support typing's
 
 from .._exceptions import from_signal
 from ..errors import InvalidAction, InvalidMessage, OpenEnvError, StepFailed, UnknownMessage, UsageError
@@ -32,20 +32,20 @@ _UNREAD = (ValueError, TypeError, RecursionError, OverflowError)
 
 
 class Inspector:
-    """Reads a frame that the fast decoder refuses: as plain values first, then each of its requests by itself."""
+    """Reads a frame that the fast decoder refuses: first as plain values, then each of its requests separately."""
 
     def __init__(self, codec: Codec, max_batch: int):
         self._codec = codec
         self._max_batch = max_batch
 
     def inspect(self, frame: bytes | str) -> Message | RefusedOp:
-        """The request that a frame holds, if it holds one after all, else what is wrong with it."""
+        """The request in a frame if it is valid after all, otherwise the error."""
         try:
             fields = self._codec.decode(frame)
         except InvalidMessage as error:
             return RefusedOp(None, error)
         if not isinstance(fields, dict):
-            return RefusedOp(None, InvalidMessage(f"a message is a map, not {type(fields).__name__}"))
+            return RefusedOp(None, InvalidMessage(f"a message must be a map, not {type(fields).__name__}"))
         number = fields.get("id")
         if type(number) is not int or not 1 <= number <= MAX_ID:
             said = "none" if "id" not in fields else f"{number!r:.50}"
@@ -63,11 +63,11 @@ class Inspector:
             return RefusedOp(
                 number,
                 UsageError(
-                    f"a batch of {len(calls)} calls, more than the limit of {self._max_batch}: "
-                    "send smaller ones or raise the server's max_batch (OPENENV_MAX_BATCH)"
+                    f"a batch of {len(calls)} calls is over the limit of {self._max_batch}: "
+                    "send smaller batches or raise the server's max_batch (OPENENV_MAX_BATCH)"
                 ),
             )
-        # With one call that is good, since an empty batch is refused and bad calls are not.
+        # Validated with a placeholder, since an empty batch is invalid; the calls are read one by one below.
         envelope = fields | {"calls": [{"op": "state", "session": ""}] if calls else []}
         batch = self._request(number, envelope, OPS)
         if isinstance(batch, BatchOp):
@@ -76,10 +76,10 @@ class Inspector:
 
     def _call(self, fields: Any) -> Op | RefusedOp:
         if not isinstance(fields, dict):
-            return RefusedOp(0, InvalidAction(f"a call is a map, not {type(fields).__name__}"))
+            return RefusedOp(0, InvalidAction(f"a call must be a map, not {type(fields).__name__}"))
         session = fields.get("session")
         if "id" in fields:
-            refused = RefusedOp(0, _invalid(["id"], "a call of a batch has no id of its own"))
+            refused = RefusedOp(0, _invalid(["id"], "a call of a batch must not have an id"))
         else:
             message = self._request(0, fields, CALLS)
             if not isinstance(message, RefusedOp):
@@ -91,7 +91,7 @@ class Inspector:
         op = fields.get("op")
         declared = known.get(op) if isinstance(op, str) else None
         if declared is None:
-            return RefusedOp(number, UnknownMessage(f"unknown op {op!r:.50}: known are {', '.join(known)}"))
+            return RefusedOp(number, UnknownMessage(f"unknown op {op!r:.50}: known ops are {', '.join(known)}"))
         if "action" in fields and "action" in declared.__struct_fields__:
             try:
                 fields = fields | {"action": msgspec.Raw(self._codec.encode(fields["action"]))}
@@ -115,7 +115,7 @@ class ActionReader:
 
     Args:
         action_type: The action class, or a union of such.
-        codec: What the actions are written in.
+        codec: The encoding of the actions.
     """
 
     def __init__(self, action_type: Any, codec: Codec):
@@ -133,8 +133,8 @@ class ActionReader:
         """The validated action.
 
         Raises:
-            InvalidAction: It does not validate; `data["errors"]` says where. Also for a validator that raises what
-                a validator should not: the frame of one session must not end the connection of many.
+            InvalidAction: It is invalid; `data["errors"]` lists the locations. Also if a validator raises another
+                exception, since a frame of one session must not end the connection of many.
         """
         encoded = bytes(raw)
         try:
@@ -143,7 +143,7 @@ class ActionReader:
                 try:
                     values = self._decode_binary(encoded)
                 except _UNREAD:
-                    values = self._decode(encoded)  # raises, and says what is wrong
+                    values = self._decode(encoded)  # raises the error with its reason
                 try:
                     return self._validator.validate_python(values)
                 except ValidationError as error:
@@ -167,7 +167,7 @@ class ActionReader:
             raise InvalidAction(f"the action could not be validated: {type(error).__name__}: {error}") from error
 
     def _from_json(self, encoded: bytes) -> Any:
-        """Validates for a class that takes values in further forms."""
+        """Validates for a class that also accepts values in other forms."""
         try:
             return self._validator.validate_json(encoded)
         except ValidationError:
@@ -180,11 +180,11 @@ class ActionReader:
             return self._from_refused(values, error)
 
     def _from_refused(self, values: Any, error: ValidationError) -> Any:
-        """Validates values that are not valid as they are."""
+        """Validates values that are invalid in their Python form."""
         coerced = values if self._coerce is None else self._coerce(values)
         if coerced is not values:
             return self._validator.validate_python(coerced)
-        # Strict classes take a text for an enumeration, a list for a tuple and so on from JSON alone.
+        # Strict classes accept a string for an enumeration, a list for a tuple and so on only from JSON.
         try:
             text = to_json(values, fallback=list_of, inf_nan_mode="constants")
         except (PydanticSerializationError, TypeError, RecursionError):
@@ -192,7 +192,7 @@ class ActionReader:
         return self._validator.validate_json(text)
 
     def _from_json_values(self, values: Any) -> Any:
-        """Validates for a class that has bytes as base64 in JSON: clients send them so with every codec."""
+        """Validates for a class whose bytes are base64 in JSON: clients send base64 with every codec."""
         if is_plain(values):
             return self._validator.validate_json(encode_plain(values))
         return self._from_values(values)
@@ -205,8 +205,8 @@ def _faults_of(
 
     Args:
         error: The error of a message or an action.
-        place_in: Makes its place for the client of a fault's place.
-        included: What else pydantic includes.
+        place_in: Converts the location of a fault to the form for the client.
+        included: Further parts of a fault to include, as for pydantic's `errors`.
     """
     if error.error_count() > MOST_FAULTS:
         return too_many_faults(error.error_count())
@@ -249,7 +249,7 @@ class CloseMessage(TypedDict):
 
 ClientMessage = ResetMessage | StepMessage[Any] | StateMessage | McpMessage | CloseMessage
 _TYPES = frozenset({"reset", "step", "state", "mcp", "close"})
-# How a step begins: as compact writers put it, and as `json.dumps` does.
+# The first bytes of a step: of compact writers, and of `json.dumps`.
 _STEP, _SPACED_STEP = b'{"type":"step","data":', b'{"type": "step", "data": '
 _STEP_LENGTH, _SPACED_LENGTH = len(_STEP), len(_SPACED_STEP)
 _BRACE = ord("}")
@@ -263,7 +263,7 @@ class ServerProtocol:
     """
 
     def __init__(self, action_type: Any):
-        # Frame and action are validated in one pass over the bytes: no dict, then model.
+        # Frame and action are validated in one pass over the bytes, without a dict in between.
         messages = ResetMessage | StepMessage[action_type] | StateMessage | McpMessage | CloseMessage
         adapter: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[messages, Field(discriminator="type")])
         self._validate = adapter.validator.validate_json
@@ -275,19 +275,19 @@ class ServerProtocol:
         """Reads one text frame.
 
         Raises:
-            InvalidMessage: Not JSON.
-            UnknownMessage: An object without a known `type`.
-            InvalidAction: The message or its action does not validate; `data["errors"]` says where.
+            InvalidMessage: The frame is not JSON.
+            UnknownMessage: It is an object without a known `type`.
+            InvalidAction: The message or its action is invalid; `data["errors"]` lists the locations.
         """
         try:
-            # Nearly every frame. What stands between is one whole JSON value or does not validate, so nothing
-            # else of the frame is overlooked; the general way costs nearly twice as much.
+            # Nearly every frame. The bytes in between are one complete JSON value, or validation fails, so no other
+            # part of the frame is overlooked. The general path costs nearly twice as much.
             if frame[:_STEP_LENGTH] == _STEP and frame[-1] == _BRACE:
                 return {"type": "step", "data": self._validate_action(frame[_STEP_LENGTH:-1])}
             if frame[:_SPACED_LENGTH] == _SPACED_STEP and frame[-1] == _BRACE:
                 return {"type": "step", "data": self._validate_action(frame[_SPACED_LENGTH:-1])}
         except ValidationError:
-            pass  # the general way says what is wrong, and where
+            pass  # the general path reports the error and its location
         try:
             message: ClientMessage = self._validate(frame)
         except ValidationError as error:
@@ -295,7 +295,7 @@ class ServerProtocol:
         return message
 
     def _read_coerced(self, frame: bytes | str, error: ValidationError) -> ClientMessage:
-        """A step with arrays or bytes in its action, in the forms of v1. Raises what `error` means for any other."""
+        """A step with arrays or bytes in its action, in the forms of v1. For any other frame, raises from `error`."""
         values = coerced = None
         if self._coerce is not None:
             with contextlib.suppress(ValueError):
@@ -320,22 +320,22 @@ class ServerProtocol:
 
     @staticmethod
     def observation(observation: Any) -> bytes:
-        """The reply to reset and step. Raises `StepFailed` for what cannot be sent."""
+        """The reply to reset and step. Raises `StepFailed` if it cannot be sent."""
         return encode_observation(observation, b'{"type":"observation","data":', b"}")
 
     @staticmethod
     def unseeded(observation: Any) -> bytes:
-        """The reply to a reset with a seed that its environment does not take. Raises as `observation` does."""
+        """The reply to a reset with a seed that the environment does not accept. Raises as `observation` does."""
         return encode_observation(observation, b'{"type":"observation","data":', b"}", UNSEEDED)
 
     @staticmethod
     def state(state: Any) -> bytes:
-        """The reply to state. Raises `StepFailed` for what cannot be sent."""
+        """The reply to state. Raises `StepFailed` if it cannot be sent."""
         return b'{"type":"state","data":%b}' % encode_state(state)
 
     @staticmethod
     def mcp(reply: dict[str, Any]) -> bytes:
-        """The reply to a JSON-RPC request, which is one of JSON-RPC."""
+        """The reply to a JSON-RPC request, which contains a JSON-RPC reply."""
         return b'{"type":"mcp","data":%b}' % encode(reply)
 
     @staticmethod
@@ -344,7 +344,7 @@ class ServerProtocol:
         data = {**error.data, **error.facts()}
         try:
             encoded = to_json(data, fallback=repr, inf_nan_mode="strings")
-        except PydanticSerializationError:  # text that is no UTF-8: what cannot be said is left out
+        except PydanticSerializationError:  # text that is not UTF-8: omit what cannot be encoded
             encoded = json.dumps(data, default=repr, ensure_ascii=False).encode("utf-8", "replace")
         return b'{"type":"error","data":%b}' % encoded
 
@@ -355,13 +355,13 @@ def _classify(frame: bytes | str, error: ValidationError) -> OpenEnvError:
     except ValueError as cause:
         return InvalidMessage(f"Invalid JSON: {cause}")
     if not isinstance(value, dict):
-        return InvalidMessage(f"Invalid JSON: a message is an object, not {type(value).__name__}")
+        return InvalidMessage(f"Invalid JSON: a message must be an object, not {type(value).__name__}")
     kind = value.get("type")
     if not isinstance(kind, str) or kind not in _TYPES:
         return UnknownMessage(f"Unknown message type: {kind or ''}")
 
     def place_in(place: list[Any]) -> list[Any]:
-        """Relative to the action, or to the frame outside of it; the first part is the tag of the union."""
+        """The location relative to the action, or else to the frame. Its first part is the tag of the union."""
         return place_of(place[2:] if len(place) > 2 and place[1] == "data" else place[1:])
 
     return InvalidAction(_INVALID, data={"errors": _faults_of(error, place_in)})
@@ -372,7 +372,7 @@ class ServerProtocolV2:
 
     Args:
         action_type: The action class (or a union of such) of the environment.
-        codec: How frames are written.
+        codec: The encoding of frames.
         max_batch: Most calls in one batch.
 
     Attributes:
@@ -391,11 +391,11 @@ class ServerProtocolV2:
         self._inspector = Inspector(codec, max_batch)
 
     def receive(self, frame: bytes | str) -> Message | RefusedOp:
-        """Reads one frame of the codec's kind. What is wrong with a bad one is returned, never raised.
+        """Reads one frame of the codec's kind. Returns the error of an invalid frame, and never raises it.
 
         Returns:
-            A request. In a batch, a bad call is a `RefusedOp` in its place.
-            For a frame that is no request, or a batch over the limit, a `RefusedOp`.
+            A request. In a batch, a `RefusedOp` replaces an invalid call.
+            For a frame that is not a request, or for a batch over the limit, a `RefusedOp`.
         """
         try:
             message: Message = self._decode(frame)
@@ -423,16 +423,16 @@ class ServerProtocolV2:
         )
 
     def ok(self, fields: Mapping[str, Any]) -> Body:
-        """A reply of these fields. Raises `ValueError` for what cannot be written."""
+        """A reply with these fields. Raises `ValueError` if they cannot be encoded."""
         return self.codec.body({"ok": True, **fields})
 
     def mcp(self, reply: Mapping[str, Any]) -> Body:
-        """The reply to mcp: a result or an error of JSON-RPC. Raises `StepFailed` for what cannot be sent."""
+        """The reply to mcp: a result or an error of JSON-RPC. Raises `StepFailed` if it cannot be sent."""
         try:
             return self.ok({"reply": reply})
         except (StepFailed, KeyboardInterrupt):
             raise
-        except BaseException as error:  # the edge to foreign code: its values may raise anything when they are read
+        except BaseException as error:  # foreign code: reading its values may raise any exception
             raise unsendable_error(reply, error) from error
 
     def error(self, error: OpenEnvError) -> Body:
@@ -440,19 +440,19 @@ class ServerProtocolV2:
         return self.codec.body({"error": error_facts(error)})
 
     def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002 - what the wire calls it
-        """A whole frame; without an id, one that answers no request in particular."""
+        """A complete frame; without an id, of an error that does not answer a particular request."""
         return self.codec.reply(id, body)
 
     def results(self, id: int, items: Iterable[Result], more: bool) -> bytes:  # noqa: A002
         """A frame of results of a batch.
 
         Args:
-            id: Of the batch.
-            items: For each call that is ready: its place in `calls`, its session if it has one, its reply.
-            more: Whether calls are left for a later frame.
+            id: The id of the batch.
+            items: For each ready call: its index in `calls`, its session if it has one, its reply.
+            more: Whether later frames have further calls.
         """
         return self.codec.results(id, items, more)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> bytes:
-        """A frame that answers no request."""
+        """The frame of an event, which answers no request."""
         return self.codec.encode({"event": name, **fields})

@@ -202,7 +202,7 @@ class HTTPEnvServer(EnvironmentServer):
             mode: Replaces the setting `mode`. In production, only keys of scope control reset, step and read state.
 
         Raises:
-            InvalidArgument: There is no such mode.
+            InvalidArgument: The mode is unknown.
         """
         if mode is not None:
             self.authenticator.production = is_production(mode)

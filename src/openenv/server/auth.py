@@ -27,7 +27,7 @@ class Scope(StrEnum):
     AGENT = "agent"
     """Tools, and nothing that ends or restarts an episode."""
     VIEW = "view"
-    """Reading what the server and its environment are."""
+    """Reading facts about the server and its environment."""
 
 
 class Principal(NamedTuple):
@@ -419,7 +419,7 @@ def without_key_offers(offers: Iterable[str]) -> list[str]:
 
 
 def is_production(mode: str) -> bool:
-    """Whether a mode (in upper or lower case) is production. Raises `InvalidArgument` for a text that is no mode."""
+    """Whether a mode (in upper or lower case) is production. Raises `InvalidArgument` for an unknown mode."""
     if mode.lower() not in set(ServerMode):
         raise InvalidArgument(f"setting mode (OPENENV_MODE): {mode!r} is not one of {', '.join(ServerMode)}")
     return mode.lower() == ServerMode.PRODUCTION
@@ -503,7 +503,7 @@ class Authenticator:
 
     def _check_origin(self, head: RequestHead, has_key: bool) -> None:
         origin = head.fields.get(b"origin")
-        # CORS decides whether another page may read an answer; this decides what the page may do.
+        # CORS decides whether another page may read a response. This check decides whether its request is executed.
         reads = head.method in _READING and not head.path.endswith(_MAKES_ENVIRONMENTS)
         if origin is None:
             if head.method in _READING and not reads:

@@ -110,7 +110,7 @@ class EnvironmentServer:
         app_keepalive: Watches clients that promised a message in every period.
         worker_key: The name of this process for clients that must reach it again; set by the supervisor.
         redirect: Hands a connection that names another process to that one, given its key, a duplicate of the
-            socket, and what was read from it; False if there is no such process. Set by the supervisor.
+            socket, and the bytes read from it. Returns False if that process does not exist. Set by the supervisor.
         serving: Whether the server as a whole takes sessions; set by the supervisor.
     """
 

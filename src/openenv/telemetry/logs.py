@@ -67,7 +67,7 @@ def logging_config(log_format: Literal["console", "json"], log_level: str) -> di
 
 def configure_logging(log_format: Literal["console", "json"], log_level: str) -> None:
     """Configures the logging of this process."""
-    import logging.config  # noqa: PLC0415 - clients need none of what it loads
+    import logging.config  # noqa: PLC0415 - clients do not need the modules that it loads
 
     logging.config.dictConfig(logging_config(log_format, log_level))
     if log_format == "json":

@@ -101,7 +101,7 @@ class SessionProcess:
             del argument, result, error
 
     async def _serve(self) -> None:
-        """`run`, on an event loop: tasks of the environment go on between calls."""
+        """`run`, on an event loop: tasks of the environment continue between calls."""
         loop = asyncio.get_running_loop()
         task = EagerTask()
         ended = loop.create_future()

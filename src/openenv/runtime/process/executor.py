@@ -56,7 +56,7 @@ class PendingFork:
         done: Called once, with the `ForkedSnapshot` or the error.
 
     Raises:
-        OSError: There is no descriptor left.
+        OSError: The server can open no more files.
     """
 
     def __init__(self, pool: ProcessPool, parent: ProcessHandle, made: MadeEnvironment, done: Done):

@@ -198,7 +198,7 @@ def fork_through(between: Callable[[], None], inside: Callable[[], None]) -> int
                     inside()
                     return 0
                 os.write(writing, b"%d" % pid)
-            except BaseException as error:  # noqa: BLE001 - a copy of this process must not go on here
+            except BaseException as error:  # noqa: BLE001 - the forked process must not continue here
                 os.write(writing if pid else 2, f"{error}\n".encode()[:MOST_TEXT])
             os._exit(1)
         os.close(writing)

@@ -38,18 +38,18 @@ class MessageKind(Enum):
     """The kind of a message: its first byte."""
 
     # From the parent.
-    CONNECTIONS = b"c"  # how many (1 byte) and sockets of new connections
+    CONNECTIONS = b"c"  # the number of new connections (1 byte), and their sockets
     DRAIN = b"d"  # stop opening sessions; seconds that sessions have to end
-    RETIRE = b"l"  # the same for a worker that was replaced: its last connections are still opening sessions
+    RETIRE = b"l"  # like DRAIN, for a replaced worker whose last connections are still opening sessions
     TELL = b"t"  # another worker asks for the list of sessions; one socket, to answer on
     # The number of workers that answer (2 bytes), the keys of some of them (8 bytes each), their sockets.
     ANSWER_SOCKETS = b"o"
     # From a worker.
-    ASK = b"a"  # it asks for the sessions of all other workers
-    READY = b"r"  # JSON: facts about what it serves
-    FAILED = b"e"  # it cannot start: why
+    ASK = b"a"  # request the sessions of all other workers
+    READY = b"r"  # the worker serves; JSON: facts about its environment
+    FAILED = b"e"  # the worker cannot start; the reason
     # Both ways.
-    ROUTED = b"h"  # key of the worker that is wanted (8 bytes), what was read already; one socket
+    ROUTED = b"h"  # key of the requested worker (8 bytes), bytes already read from the connection; one socket
     FREE = b"f"  # a slot came free; from a worker: rows of those that wait for one (2 bytes each)
     END = b""  # the other end is closed
 
@@ -109,7 +109,7 @@ class Pipe:
                 os.close(descriptor)
 
     def receive(self) -> PipeMessage | None:
-        """The next message; None if there is none now. Its sockets belong to the caller."""
+        """The next message; None if none has arrived. The caller owns its sockets."""
         try:
             # Not `socket.recv_fds`, which ignores its flags: processes of an environment would inherit the sockets.
             data, ancillary, _, _ = self._end.recvmsg(MOST_BYTES, _ROOM, socket.MSG_CMSG_CLOEXEC)
