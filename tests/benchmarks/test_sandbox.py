@@ -152,4 +152,4 @@ def test_why_jobs_failed_is_on_the_screen(tmp_path: Path) -> None:
     some = ["--workloads", "short", "--hold-scale", "0", "--concurrency", "2", "--output-dir", str(tmp_path)]
     result = CliRunner().invoke(app, ["sandbox", *some, "--option", "colour=red"])
     assert result.exit_code == 1
-    assert "2 x UsageError: colour: no such setting" in result.output
+    assert "2 x UsageError: colour: unknown settings" in result.output

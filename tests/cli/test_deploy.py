@@ -147,7 +147,7 @@ def test_all_manifests_in_the_repository_are_valid() -> None:
         (["--option", "nothing"], "NAME=YAML"),
         (["--option", "user=[1"], "--option user"),
         (["--replicas", "0"], "replicas"),
-        (["--replicas", "4", "--max-replicas", "2"], "at most 2"),
+        (["--replicas", "4", "--max-replicas", "2"], "maximum of replicas (2)"),
         (["--memory", "much"], "memory"),
         (["--name", "9-lives"], "--name"),
         (["--create-namespace"], "--namespace"),
@@ -235,7 +235,7 @@ def test_servers_are_put_on_a_cluster_and_changed_there(run: Any, cluster: Clust
 def test_a_cluster_that_is_too_old_is_not_changed(run: Any, cluster: Cluster, file: Path) -> None:
     cluster.version = "1.29"
     code, _, err = run(file, "--kubeconfig", cluster.kubeconfig)
-    assert (code, "needs 1.30 or newer" in err) == (1, True)
+    assert (code, "need 1.30 or newer" in err) == (1, True)
     assert cluster.methods("PATCH|POST|DELETE") == []
 
 
@@ -297,7 +297,7 @@ def test_what_somebody_else_has_made_is_left_alone(run: Any, cluster: Cluster) -
     cluster.on_loop(lambda: cluster.store.put(theirs, NAMESPACE))
     code, _, err = run("my-env:1", "--kubeconfig", cluster.kubeconfig, "--no-wait")
     assert code == 1
-    assert "Secret my-env that was not made by openenv" in err
+    assert "Secret my-env that openenv did not create" in err
     assert cluster.names("Deployment") == []
     secret = cluster.store.get("Secret", NAMESPACE, "my-env")
     assert secret is not None

@@ -83,7 +83,7 @@ def test_a_file_of_backends_may_have_comments(tmp_path: Path) -> None:
         ([], "--backends"),
         (["--backends", TWO, "--backends-file", "x"], "not both"),
         (["--backends-file", "/nowhere"], "/nowhere"),
-        (["--backends", "host:port"], "no backend"),
+        (["--backends", "host:port"], "is not a backend"),
         (["--backends", "a b:1"], "neither an address nor a host name"),
         (["--backends", "a=h:1,a=h:2"], "'a'"),
         (["--backends", TWO, "--listen", "8000"], "--listen"),

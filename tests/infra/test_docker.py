@@ -256,7 +256,7 @@ async def test_one_that_takes_too_much_memory_is_told_so(engine: Any) -> None:
     greedy = "block = b'1' * (200 << 20); import signal; signal.pause()"
     with docker(command=QUICK.running(greedy)) as provider:
         async with await provider.launch(SPEC.changed(resources=Resources(memory="48m"))) as deployment:
-            with pytest.raises(LaunchFailed, match=r"exit code 137: it took more than its memory"):
+            with pytest.raises(LaunchFailed, match=r"exit code 137: it exceeded its memory limit"):
                 await deployment.ready()
 
 

@@ -315,14 +315,14 @@ async def test_what_slurm_refuses_is_told(slurm: Slurm, tmp_path: Path) -> None:
 
 async def test_a_folder_that_cannot_be_written_is_told(slurm: Slurm, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(LaunchFailed, match="shared_folder that you may write"):
+    with pytest.raises(LaunchFailed, match="set shared_folder to a writable folder"):
         await SlurmProvider(shared_folder=tmp_path / "file").launch(LaunchSpec(target="echo"))
     assert _jobs(slurm) == []
 
 
 async def test_a_folder_that_nodes_do_not_see_is_told(slurm: Slurm, tmp_path: Path) -> None:
     provider = SlurmProvider(shared_folder=tmp_path, setup=["cd /", f'mv "{tmp_path}" "{tmp_path}.away"', "exit 9"])
-    with pytest.raises(LaunchFailed, match="do all nodes see this folder"):
+    with pytest.raises(LaunchFailed, match="check that all nodes share shared_folder"):
         await provider.launch(LaunchSpec(target="echo"))
 
 

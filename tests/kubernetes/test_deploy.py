@@ -106,7 +106,7 @@ async def test_every_manifest_of_a_kind_that_this_version_has_is_taken(space: Sp
 def test_a_version_that_is_too_old_is_told_before_anything_is_applied(space: Space) -> None:
     done = openenv("my-env:1", "--kubeconfig", str(space.cluster.admin), "-n", space.name)
     assert done.returncode == 1
-    assert "the cluster has Kubernetes v1.20.2, and what is applied needs 1.30 or newer" in done.stderr
+    assert "the cluster has Kubernetes v1.20.2, but these objects need 1.30 or newer" in done.stderr
     assert space.names == []
 
 

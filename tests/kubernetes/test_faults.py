@@ -99,7 +99,7 @@ async def test_servers_of_a_node_that_answers_nothing_are_given_up_in_time(space
     url, key = deployment.url, deployment.api_key
     with space.cluster.node.frozen_kubelet():
         began = time.monotonic()
-        with pytest.raises(LaunchFailed, match="was given no address within 3 s"):
+        with pytest.raises(LaunchFailed, match="got no address within 3 s"):
             await space.provider(start_timeout_s=3.0).launch(serving())
         await deployment.stop()
         assert time.monotonic() - began < 2 * FORGOTTEN_S

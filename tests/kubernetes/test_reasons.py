@@ -54,7 +54,7 @@ NEVER = {
     "a crash": (serving("crash"), ["exit code 3", "crashing on purpose"]),
     "crashes, again and again": (
         serving("crash", options={"restart": True}),
-        ["exit code 3, again and again (CrashLoopBackOff)", "crashing on purpose"],
+        ["exit code 3, repeatedly (CrashLoopBackOff)", "crashing on purpose"],
     ),
     "too little memory": (
         running("x = bytearray(10**9)", resources=Resources(memory="64m")),

@@ -15,11 +15,11 @@ SMALL = Capabilities(forms=frozenset({"image"}), replicas=False, limits=frozense
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ({"target": "echo"}, "Place starts no target: give it image"),
-        ({"image": "a", "replicas": 2}, "one server a deployment"),
-        ({"image": "a", "resources": Resources(gpus=1)}, "no GPUs"),
+        ({"target": "echo"}, "Place does not support target: use image"),
+        ({"image": "a", "replicas": 2}, "one server per deployment"),
+        ({"image": "a", "resources": Resources(gpus=1)}, "does not support GPUs"),
         ({"image": "a", "resources": Resources(cpus=1, memory="1g")}, r"cannot limit cpus \(it limits memory\)"),
-        ({"image": "a", "options": {"colour": "red"}}, "no option colour: there are none"),
+        ({"image": "a", "options": {"colour": "red"}}, "no option colour. Its options: none"),
     ],
 )
 def test_what_it_cannot_do(spec: dict[str, Any], reason: str) -> None:
@@ -34,5 +34,5 @@ def test_what_it_can_do() -> None:
     large.check("Place", spec)
     some = Capabilities(forms=frozenset({"target"}), gpus=True, options=frozenset({"colour", "size"}))
     some.check("Place", spec)
-    with pytest.raises(UsageError, match="no option shape: there are colour, size"):
+    with pytest.raises(UsageError, match="no option shape. Its options: colour, size"):
         some.check("Place", LaunchSpec(target="a", options={"shape": "round", "size": 1}))

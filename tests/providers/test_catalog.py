@@ -28,7 +28,7 @@ def test_every_provider_of_the_package_is_in_it() -> None:
 
 
 def test_a_name_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(UsageError, match=r"no provider 'clouds': there are local, .*ray"):
+    with pytest.raises(UsageError, match=r"no provider 'clouds'. Available: local, .*ray"):
         catalog_entry("clouds")
 
 
@@ -39,7 +39,7 @@ def test_one_is_made_with_the_arguments_of_its_class() -> None:
 
 @pytest.mark.parametrize("name", ["swarm", "uv"])
 def test_an_argument_that_there_is_not_is_refused_before_the_place_is_asked(name: str) -> None:
-    with pytest.raises(UsageError, match=r"Provider has no argument colour: there are .*start_rate"):
+    with pytest.raises(UsageError, match=r"Provider has no argument colour. Its arguments: .*start_rate"):
         catalog_entry(name).make(colour="red")
 
 

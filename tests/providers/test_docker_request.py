@@ -100,7 +100,7 @@ def test_without_a_network_no_port_is_published() -> None:
 
 @pytest.mark.parametrize(("name", "instead"), [("environment", "env_vars"), ("ports", "port"), ("image", "image")])
 def test_what_is_said_elsewhere_is_no_option(name: str, instead: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} is no option.*{instead}"):
+    with pytest.raises(UsageError, match=f"the option {name} is not supported.*{instead}"):
         asked(options={name: {}})
 
 

@@ -13,7 +13,7 @@ def test_each_is_given_once_until_it_is_given_back() -> None:
     gpus = GpuAllocator()
     first, second = gpus.take(2, "0,1,2,3"), gpus.take(1, "0,1,2,3")
     assert (first, second) == (("0", "1"), ("2",))
-    with pytest.raises(LaunchFailed, match="2 GPUs are asked for, and of the 4 here 1 are free"):
+    with pytest.raises(LaunchFailed, match="2 GPUs requested, but only 1 of 4 are free"):
         gpus.take(2, "0,1,2,3")
     gpus.give_back(first)
     gpus.give_back(first)
@@ -27,7 +27,7 @@ def test_those_that_this_process_was_given(visible: str, names: tuple[str, ...])
 
 @pytest.mark.parametrize("visible", ["", "-1"])
 def test_a_process_that_was_given_none(visible: str) -> None:
-    with pytest.raises(LaunchFailed, match="of the 0 here"):
+    with pytest.raises(LaunchFailed, match="only 0 of 0 are free"):
         GpuAllocator().take(1, visible)
 
 
@@ -35,7 +35,7 @@ def test_a_machine_that_tells_how_many_it_has(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(local, "_found", lambda: ["0", "1"])
     gpus = GpuAllocator()
     assert gpus.take(2, None) == ("0", "1")
-    with pytest.raises(LaunchFailed, match="of the 2 here 0 are free"):
+    with pytest.raises(LaunchFailed, match="only 0 of 2 are free"):
         gpus.take(1, None)
 
 

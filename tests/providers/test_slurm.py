@@ -111,8 +111,8 @@ def test_a_time_limit_that_is_shorter_than_the_grace_is_refused() -> None:
         ({"grace_s": -1}, "grace_s must be from 0"),
         ({"queue_timeout_s": 0}, "queue_timeout_s must be more than 0"),
         ({"time_limit": timedelta(0)}, "time_limit must be more than 0"),
-        ({"shared_folder": "/tmp/a%j"}, "shared_folder must be without '%'"),
-        ({"setup": ["true\nfalse"]}, "setup must be lines"),
+        ({"shared_folder": "/tmp/a%j"}, "shared_folder must not contain '%'"),
+        ({"setup": ["true\nfalse"]}, "setup must be a list of lines"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -123,7 +123,7 @@ def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], message
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (LaunchSpec(image="some:image"), "starts no image"),
+        (LaunchSpec(image="some:image"), "does not support image"),
         (LaunchSpec(target="echo", options={"wrap": "rm"}), "no option wrap"),
         (LaunchSpec(target="echo", resources=Resources(processes=3)), "cannot limit processes"),
     ],
@@ -583,4 +583,4 @@ async def test_what_the_controller_has_forgotten_the_accounting_may_know(
     queue.watch(["7_0", "7_1"])
     assert await queue.under_way(["7_0", "7_1"]) == []
     assert (await queue.job("7_0")).state == "TIMEOUT"
-    assert (await queue.job("7_1")).over == "has ended, and Slurm has forgotten how"
+    assert (await queue.job("7_1")).over == "has ended, with a result that Slurm has forgotten"

@@ -29,16 +29,16 @@ def test_the_form_says_what_it_is_made_from(given: dict[str, Any], form: str) ->
     [
         ({}, "got none"),
         ({"image": "a", "target": "b"}, "got image, target"),
-        ({"command": "serve me"}, "list of texts"),
-        ({"command": []}, "list of texts"),
-        ({"command": ["serve", 8000]}, "list of texts"),
-        ({"target": "a", "env_vars": {"PORT": 8000}}, "env_vars must be texts: PORT"),
+        ({"command": "serve me"}, "list of strings"),
+        ({"command": []}, "list of strings"),
+        ({"command": ["serve", 8000]}, "list of strings"),
+        ({"target": "a", "env_vars": {"PORT": 8000}}, "env_vars must be strings: PORT"),
         ({"target": "a", "port": 0}, "port must be from 1"),
         ({"target": "a", "port": 65_536}, "port must be from 1"),
         ({"target": "a", "replicas": 0}, "replicas must be 1 or more"),
         ({"target": "a", "one_per_gpu": True}, "one_per_gpu needs"),
-        ({"target": "a", "api_key": "two,keys"}, "no comma"),
-        ({"target": "a", "api_key": "a key"}, "no blank"),
+        ({"target": "a", "api_key": "two,keys"}, "or commas"),
+        ({"target": "a", "api_key": "a key"}, "not contain whitespace"),
     ],
 )
 def test_what_is_no_specification(given: dict[str, Any], reason: str) -> None:

@@ -180,7 +180,7 @@ def test_a_swarm_that_is_not_to_be_made(engine: Engine, manages: bool) -> None:
         if manages:
             swarm.start_container("img:1")
         else:
-            with pytest.raises(ProviderFailed, match="DOCKER_HOST name a manager"):
+            with pytest.raises(ProviderFailed, match="set DOCKER_HOST to a manager"):
                 swarm.start_container("img:1")
     assert "POST /swarm/init" not in engine.asked
 
@@ -234,7 +234,7 @@ def test_an_image_that_nodes_do_not_have(hosts: DockerSwarmProvider, engine: Eng
 
 def test_a_swarm_without_room(hosts: DockerSwarmProvider, engine: Engine) -> None:
     engine.status, engine.reason = "pending", "no suitable node (insufficient resources on 2 nodes)"
-    with pytest.raises(NotReady, match=r"start_timeout_s\): one is pending: no suitable node"):
+    with pytest.raises(NotReady, match=r"start_timeout_s\): the state of one is pending: no suitable node"):
         hosts.start_container("img:1")
     assert "service" not in engine.made
 
@@ -264,7 +264,7 @@ def test_what_is_on_its_way_is_not_gone_and_what_was_stopped_stays_so(
         assert len(deployment.urls) == 2
         engine.status = "preparing"
         await deployment.refresh()
-        assert all("is being started again (preparing" in str(server.gone) for server in deployment.servers)
+        assert all("is being restarted (preparing" in str(server.gone) for server in deployment.servers)
         await asyncio.gather(deployment.refresh(), deployment.stop(), deployment.refresh())
         await deployment.refresh()
         assert deployment.servers == []
@@ -304,7 +304,7 @@ def test_what_no_provider_can_be_made_with(engine: Engine, given: Any, named: st
 
 
 def test_a_secret_that_the_swarm_does_not_have(hosts: DockerSwarmProvider, engine: Engine) -> None:
-    with pytest.raises(ProviderFailed, match="no secret of-nobody: docker secret create"):
+    with pytest.raises(ProviderFailed, match="no secret of-nobody: run docker secret create"):
         hosts.start_container("img:1", secrets=["of-nobody"])
 
 
@@ -314,7 +314,7 @@ def test_a_service_with_a_mode_of_its_own_is_not_scaled(hosts: DockerSwarmProvid
     options = {"mode": ServiceMode("replicated", 2)}
     deployment = asyncio.run(hosts.launch(SPEC.changed(options=options)))
     assert len(deployment.urls) == 2
-    with pytest.raises(UsageError, match="a mode of its own"):
+    with pytest.raises(UsageError, match="the option `mode`"):
         asyncio.run(deployment.scale(3))
     asyncio.run(deployment.stop())
 
@@ -361,7 +361,7 @@ def test_the_task_that_runs_is_the_server_and_the_youngest_is_the_one_to_come() 
     (slot,) = slots_of([task(1, "running", "shutdown"), task(2, "assigned")]).values()
     assert (slot.running, slot.failure) == (False, None)
     (slot,) = slots_of([task(1, "complete", "shutdown")]).values()
-    assert slot.failure == "ended by itself (told)"
+    assert slot.failure == "has ended (told)"
 
 
 def test_slots_that_are_taken_away_do_not_count_and_the_others_are_in_order() -> None:

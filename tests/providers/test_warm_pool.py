@@ -185,7 +185,7 @@ def test_closing_it_while_it_looks_starts_no_more(place: Place, monkeypatch: pyt
 def test_a_pool_of_nothing(place: Place) -> None:
     with pytest.raises(UsageError, match="1 or more"):
         WarmPool(place, SPEC, 0)
-    with pytest.raises(UsageError, match="starts no target"):
+    with pytest.raises(UsageError, match="does not support target"):
         WarmPool(place, LaunchSpec(target="echo"), 1)
 
 

@@ -250,7 +250,7 @@ async def test_each_of_several_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPa
         assert shown == ["GPU-a", "GPU-b"]
         async with await provider.launch(LaunchSpec(command=SAYS, resources=Resources(gpus=1))) as other:
             assert (await variables_of(other, other.servers[0]))["CUDA_VISIBLE_DEVICES"] == "GPU-c"
-            with pytest.raises(LaunchFailed, match="1 GPUs are asked for, and of the 3 here 0 are free"):
+            with pytest.raises(LaunchFailed, match="1 GPUs requested, but only 0 of 3 are free"):
                 await other.scale(2)
             assert len(other.urls) == 1
     async with await provider.launch(spec.changed(resources=Resources(gpus=3))) as made:
@@ -291,7 +291,7 @@ async def test_what_a_place_of_processes_cannot_do() -> None:
     for spec in (LaunchSpec(image="a:1"), LaunchSpec(command=SAYS, resources=Resources(memory="1g"))):
         with pytest.raises(UsageError, match="LocalProvider"):
             await LocalProvider().launch(spec)
-    with pytest.raises(UsageError, match="no such setting"):
+    with pytest.raises(UsageError, match="unknown settings"):
         await LocalProvider().launch(LaunchSpec(target="echo", options={"nonsense": 1}))
     with pytest.raises(UsageError, match="no target"):
         LocalProvider().start()

@@ -62,7 +62,7 @@ class StartRate:
             ProviderFailed: The error of the last attempt.
         """
         loop = asyncio.get_running_loop()
-        if self._room is None or self._loop is not loop:  # a fork: its holders are in the parent
+        if self._room is None or self._loop is not loop:  # after a fork, only the parent releases it
             self._room, self._loop, self._next = asyncio.Semaphore(self.at_once), loop, 0.0
         backoff = Backoff(self.pause_s, self.longest_pause_s)
         for number in range(1, self.attempts + 1):
@@ -83,7 +83,7 @@ class StartRate:
 
 
 PRIVATE_SERVER_VARIABLES: Mapping[str, str] = {"OPENENV_GRACE_S": "0"}
-"""Variables of a server with one client program: when that program stops it, no episode of others is waited for."""
+"""Variables of a server with one client program: when that stops the server, no episode is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Leftover:
         kind: Its kind, as the place calls it: container, service, process, job, actor.
         name: Its name at the place.
         deployment: The deployment that it belongs to.
-        owner: The process that started it; None where the label cannot be read.
+        owner: The process that started it. None if the label cannot be read.
         handle: Its identifier at the place. Only for its provider.
     """
 
@@ -147,7 +147,7 @@ class Provider(ABC):
         """Starts servers, and does not wait until they are ready (`Deployment.ready` does).
 
         Raises:
-            UsageError: The place cannot do what is asked.
+            UsageError: The place does not support the specification.
             LaunchFailed: The start failed; nothing is left of it.
         """
         return await self.deployment(spec).start()
@@ -162,7 +162,7 @@ class Provider(ABC):
         return await on_shared(self.find_leftovers())
 
     async def discard(self, leftover: Leftover) -> None:
-        """Removes an object that `leftovers` found, of any owner. No error if it is gone already."""
+        """Removes an object that `leftovers` found, of any owner. Does nothing if it is gone already."""
         await on_shared(self.remove_leftover(leftover))
 
     @abstractmethod
@@ -178,15 +178,15 @@ class Provider(ABC):
 
     @abstractmethod
     async def why_gone(self, server: Server) -> str | None:
-        """Why a server is gone, as the words after "the server"; None while it is there or on its way."""
+        """Why a server is gone, phrased to follow "the server". None while it exists or is being started."""
 
     def last_refusal(self, server: Server) -> ConnectionRefusal | None:
-        """Why the last connection to a server failed, where the place knows more than the connection shows."""
+        """Why the last connection to a server failed, if the place knows more than the connection shows."""
         return None
 
     @abstractmethod
     async def read_log(self, server: Server, lines: int) -> str:
-        """The last lines of a server's log, "" where it has none. Secrets are not masked yet."""
+        """The last lines of a server's log, or "" if it has none. Secrets are not masked yet."""
 
     @abstractmethod
     async def find_leftovers(self) -> list[Leftover]:
@@ -197,7 +197,7 @@ class Provider(ABC):
         """See `discard`."""
 
     async def refresh_servers(self, deployment: Deployment) -> None:
-        """Sets `gone` and `url` of each server, and adds those that the place has started by itself.
+        """Sets `gone` and `url` of each server, and adds servers that the place itself has started.
 
         May be called during `resize`: a server that is being started is not gone.
         """
@@ -207,9 +207,9 @@ class Provider(ABC):
 
 
 class ContainerProvider(ABC):
-    """Runs a server from an image. One provider has one server at a time; a new one may follow when it was stopped.
+    """Runs a server from an image. A provider has at most one server; a stopped one may be replaced.
 
-    A subclass of yours works wherever a provider is asked for, if it implements the three abstract methods. Leaving
+    A subclass that implements the three abstract methods works wherever a provider is accepted. Leaving
     `with provider:` closes it.
 
     Attributes:
@@ -262,7 +262,7 @@ class ContainerProvider(ABC):
 class RuntimeProvider(ABC):
     """Runs one server at a time, without an image. A stopped server may be started again.
 
-    A subclass of yours works wherever a provider is asked for, if it implements the three abstract methods. Entering
+    A subclass that implements the three abstract methods works wherever a provider is accepted. Entering
     `with provider:` starts the server and waits until it is ready; leaving stops it.
 
     Attributes:
@@ -341,7 +341,7 @@ class SingleServerProvider(Provider):
                 if server in deployment.servers:
                     server.gone = "did not start, and could not be removed"
                     if isinstance(error, ProviderBusy):  # no retry: that would start a second server beside it
-                        raise LaunchFailed(f"{error.message} (and what was begun could not be removed)") from error
+                        raise LaunchFailed(f"{error.message} (and the server could not be removed)") from error
                 raise
 
         await _gather_all(*(self.start_rate.start(begin) for _ in range(replicas - len(kept))))
@@ -379,7 +379,9 @@ class _SingleDeploymentProvider(Provider):
             spec = spec.changed(api_key="")
         with _claim_lock:
             if self._current is not None:
-                raise UsageError(f"this {type(self).__name__} runs a server already: stop it first, or make another")
+                raise UsageError(
+                    f"this {type(self).__name__} already has a server: stop it, or create another provider"
+                )
             self._current = deployment = self.deployment(spec)
         self.api_key = deployment.api_key
         try:
@@ -394,7 +396,7 @@ class _SingleDeploymentProvider(Provider):
         deployment = self._current
         if deployment is None:
             return
-        shared_loop().run(deployment._stop())  # where this fails, it may be called again
+        shared_loop().run(deployment._stop())  # if this fails, it may be called again
         if self._current is deployment:
             self._current = None
 
@@ -405,7 +407,7 @@ class _SingleDeploymentProvider(Provider):
 
 
 class BlockingContainers(_SingleDeploymentProvider, ContainerProvider):
-    """`ContainerProvider` on top of deployments."""
+    """Implements `ContainerProvider` with a deployment."""
 
     def start_container(
         self,
@@ -416,14 +418,14 @@ class BlockingContainers(_SingleDeploymentProvider, ContainerProvider):
         keyed: bool = False,
         **kwargs: Any,
     ) -> str:
-        """See `ContainerProvider.start_container`; `kwargs` as the class says.
+        """See `ContainerProvider.start_container`. The docstring of the class lists `kwargs`.
 
         Args:
             keyed: Whether a server of this machine asks for a key that was made for it; it is `api_key` then.
 
         Raises:
-            LaunchFailed: The place refuses it.
-            UsageError: It runs one already, or an argument that there is not.
+            LaunchFailed: The place refuses the server.
+            UsageError: The provider has a server already, or an argument is unknown.
         """
         return self._begin_current(self.spec_of(image, port, dict(env_vars or {}), kwargs), keyed)
 
@@ -436,17 +438,17 @@ class BlockingContainers(_SingleDeploymentProvider, ContainerProvider):
 
         Raises:
             NotReady: Not in time; with the end of the log.
-            LaunchFailed: The server is gone; with the end of the log. At once.
+            LaunchFailed: The server is gone; with the end of the log. Raised at once.
         """
         self._await_current(timeout_s)
 
     @abstractmethod
     def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        """What the arguments of `start_container` ask for."""
+        """The specification from the arguments of `start_container`."""
 
 
 class BlockingRuntime(_SingleDeploymentProvider, RuntimeProvider):
-    """`RuntimeProvider` on top of deployments."""
+    """Implements `RuntimeProvider` with a deployment."""
 
     _target: str | None = None
 
@@ -476,7 +478,7 @@ class BlockingRuntime(_SingleDeploymentProvider, RuntimeProvider):
 
         Raises:
             LaunchFailed: It ended, or did not listen in its time; with the end of its log.
-            UsageError: It runs already, or an argument that there is not.
+            UsageError: It runs already, or an argument is unknown.
         """
         return self._begin_current(self.spec_of(port, dict(env_vars or {}), kwargs), keyed)
 
@@ -485,12 +487,12 @@ class BlockingRuntime(_SingleDeploymentProvider, RuntimeProvider):
         self._end_current()
 
     def wait_for_ready(self, timeout_s: float | None = None) -> None:
-        """See `RuntimeProvider.wait_for_ready`; None takes the time that it had for its start."""
+        """See `RuntimeProvider.wait_for_ready`; None takes the timeout of the start."""
         self._await_current(timeout_s)
 
     def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        """What the arguments of `start` ask for: the target that the provider was made with."""
+        """The specification from the arguments of `start` and the target of the provider."""
         if self._target is None:
             name = type(self).__name__
-            raise UsageError(f'{name}() has no target: {name}("echo"), or launch() a LaunchSpec')
+            raise UsageError(f'{name}() has no target: use {name}("echo"), or launch() a LaunchSpec')
         return LaunchSpec(target=self._target, port=port, env_vars=env_vars, options=options)

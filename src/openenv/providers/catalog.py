@@ -1,4 +1,4 @@
-"""The providers by the names that commands use, and the scan for leftovers at each of them."""
+"""The providers by their names in commands, and the search for leftovers of each provider."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ProviderEntry:
     Attributes:
         name: Its name in commands.
         class_name: Its class in `openenv.providers`.
-        extra: The extra with the packages that it needs (`pip install 'openenv[EXTRA]'`); None: it needs none.
-        place: Where its servers run, in words.
+        extra: The extra that it needs (`pip install 'openenv[EXTRA]'`), if any.
+        place: Short description of where its servers run.
     """
 
     name: str
@@ -32,7 +32,7 @@ class ProviderEntry:
     place: str
 
     def load(self) -> type[Provider]:
-        """Its class. Imports no package of the extra: making an instance may."""
+        """Its class. Does not import packages of the extra; its constructor may."""
         found: type[Provider] = getattr(import_module("openenv.providers"), self.class_name)
         return found
 
@@ -42,7 +42,7 @@ class ProviderEntry:
         Raises:
             MissingExtra: The extra is not installed.
             ProviderFailed: The place cannot be reached.
-            UsageError: It has no such argument.
+            UsageError: An argument is unknown.
         """
         found = self.load()
         there = signature(found).parameters.values()
@@ -51,7 +51,9 @@ class ProviderEntry:
         ]
         unknown = [name for name in options if name not in names]
         if unknown and not any(each.kind is Parameter.VAR_KEYWORD for each in there):
-            raise UsageError(f"{found.__name__} has no argument {', '.join(unknown)}: there are {', '.join(names)}")
+            raise UsageError(
+                f"{found.__name__} has no argument {', '.join(unknown)}. Its arguments: {', '.join(names)}"
+            )
         made: Provider = found(**options)
         return made
 
@@ -60,7 +62,7 @@ def catalog_entry(name: str) -> ProviderEntry:
     """The entry of a name. Raises `UsageError` for an unknown name."""
     found = CATALOG.get(name)
     if found is None:
-        raise UsageError(f"there is no provider {name!r}: there are {', '.join(CATALOG)}")
+        raise UsageError(f"there is no provider {name!r}. Available: {', '.join(CATALOG)}")
     return found
 
 
@@ -78,7 +80,7 @@ CATALOG: Mapping[str, ProviderEntry] = {each.name: each for each in _ENTRIES}
 """Every provider, by its name in commands."""
 
 
-# Seconds for a place to list what it has: one that does not answer must not delay the others.
+# Seconds for a place to list its objects: a place that does not answer must not delay the others.
 ANSWER_S = 30.0
 # Seconds for the removal of one leftover.
 REMOVAL_S = 60.0
@@ -91,7 +93,7 @@ class LeftoverScan:
     Attributes:
         entry: The provider.
         found: Its leftovers, in the order of their removal.
-        closed: Why the place cannot be asked; None if it can be.
+        closed: Why the place cannot be searched. None if it can be.
     """
 
     def __init__(self, entry: ProviderEntry):
@@ -101,7 +103,7 @@ class LeftoverScan:
         self._provider: Provider | None = None
 
     async def look(self) -> None:
-        """Lists what is there; `closed` holds the reason of a failure."""
+        """Lists the leftovers. Sets `closed` to the reason if that fails."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 if self._provider is None:
@@ -113,7 +115,7 @@ class LeftoverScan:
             self.closed = _message_of(error)
 
     async def remove(self, wanted: Callable[[Leftover], bool]) -> list[tuple[Leftover, str | None]]:
-        """Removes the wanted leftovers; with each, the reason why it is still there, or None where it is gone."""
+        """Removes the wanted leftovers; each is paired with the reason why it could not be removed, or None."""
         provider, turns = self._provider, asyncio.Semaphore(AT_ONCE)
         assert provider is not None
 
@@ -123,13 +125,13 @@ class LeftoverScan:
                     async with asyncio.timeout(REMOVAL_S):
                         await provider.discard(leftover)
                 except TimeoutError:
-                    return leftover, f"not within {REMOVAL_S:g} s"
+                    return leftover, f"timeout after {REMOVAL_S:g} s"
                 except Exception as error:  # noqa: BLE001 - an edge: the others are removed all the same
                     return leftover, _message_of(error)
                 return leftover, None
 
         outcomes: list[tuple[Leftover, str | None]] = []
-        # One kind after the other: a network can be removed once its containers are gone.
+        # One kind after the other: a network can only be removed after its containers.
         for _, kind in groupby(filter(wanted, self.found), lambda leftover: leftover.kind):
             outcomes += await asyncio.gather(*map(one, kind))
         return outcomes
@@ -142,7 +144,7 @@ class LeftoverScan:
 
 
 async def places(entries: Iterable[ProviderEntry]) -> list[LeftoverScan]:
-    """A scan of each of these providers, all run concurrently."""
+    """Searches the places of providers concurrently."""
     found = [LeftoverScan(entry) for entry in entries]
     await asyncio.gather(*(place.look() for place in found))
     return found

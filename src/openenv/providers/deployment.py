@@ -115,9 +115,9 @@ async def _stop_all(deployments: list[Deployment]) -> None:
     stops = {asyncio.ensure_future(deployment._stop()): deployment for deployment in deployments}
     await asyncio.wait(stops, timeout=EXIT_STOP_S)
     for stop, deployment in stops.items():
-        reason = f"not within {EXIT_STOP_S:g} s" if not stop.done() else stop.exception()
+        reason = f"timeout after {EXIT_STOP_S:g} s" if not stop.done() else stop.exception()
         if reason is not None:
-            _logger.error("%s was not removed (%s): `openenv providers gc` finds it", deployment.name, reason)
+            _logger.error("%s was not removed (%s): run `openenv providers gc` to remove it", deployment.name, reason)
 
 
 def stop_at_exit() -> None:
@@ -131,7 +131,7 @@ atexit.register(stop_at_exit)
 
 
 def run_exit_hook_first() -> None:
-    """Moves `stop_at_exit` before the exit hooks registered so far: a library's hook may close its connection."""
+    """Moves `stop_at_exit` before the exit hooks: those of libraries may close connections that it needs."""
     atexit.unregister(stop_at_exit)
     atexit.register(stop_at_exit)
 
@@ -144,7 +144,7 @@ class Server:
         name: Its name at its place.
         url: Its address, `http(s)://host:port`, once it has one; it may change when the place restarts it.
         handle: Its identifier at the place. Only for its provider.
-        gone: Why it is gone, as the words after "the server"; None while it is there.
+        gone: Why it is gone, phrased to follow "the server". None while it exists.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Deployment:
         provider: Its provider.
         spec: Its specification.
         name: Its name, which all its objects carry as a label.
-        api_key: The key that its servers ask for; None where they ask for none or the key is unknown.
+        api_key: API key of its servers. None if they do not check keys, or if the key is unknown.
         servers: Its servers, in the order of their start.
         handle: Its identifier at the place. Only for its provider.
     """
@@ -225,21 +225,21 @@ class Deployment:
         """Waits until a session was opened, reset and closed at every server.
 
         Args:
-            timeout_s: Seconds for all of them; None takes the provider's.
+            timeout_s: Seconds for all servers together. None takes the provider's timeout.
 
         Raises:
             NotReady: Not in time; with the end of the log.
-            LaunchFailed: A server has ended; with the end of its log. At once.
+            LaunchFailed: A server has ended; with the end of its log. Raised at once.
         """
         await on_shared(self._ready(timeout_s))
         return self
 
     async def scale(self, replicas: int) -> None:
-        """Starts further servers, or stops the youngest; sessions of those end.
+        """Starts more servers, or stops the newest ones, which ends their sessions.
 
         Raises:
-            UsageError: Fewer than 1, more than the place can have, or it was stopped.
-            LaunchFailed: The place refused it.
+            UsageError: `replicas` is less than 1 or more than the place allows, or the deployment was stopped.
+            LaunchFailed: The place refused the servers.
         """
         if replicas < 1:
             raise UsageError(f"replicas must be 1 or more, got {replicas!r}: stop() ends a deployment")
@@ -296,7 +296,7 @@ class Deployment:
         return secrets_of(self._variables)
 
     def new_server(self) -> Server:
-        """Adds a server, before its start: so that a stop finds it, also after an incomplete start."""
+        """Adds a server before its start, so that `stop` also removes one with an incomplete start."""
         server = Server(f"{self.name}-{secrets.token_hex(3)}")
         self.servers.append(server)
         return server
@@ -310,7 +310,7 @@ class Deployment:
     async def _start(self) -> None:
         self._check()
         if self._begun and not self._work.over:
-            raise UsageError(f"{self.name} was started already: scale() changes how many servers it has")
+            raise UsageError(f"{self.name} was started already: use scale() to change the number of servers")
         self._begun = True
         if not self._work.over:
             live_deployments.add(self)
@@ -405,7 +405,7 @@ class Deployment:
 
     def _check(self) -> None:
         if os.getpid() != self._owner:
-            raise UsageError(f"{self.name} belongs to another process: use its urls and its api_key, and no more")
+            raise UsageError(f"{self.name} belongs to another process: only its urls and api_key may be used here")
 
     def _state(self) -> str:
         if self._work.over:

@@ -23,7 +23,7 @@ from .warm_pool import WarmPool
 
 
 def gpus_for(deployment: Deployment) -> tuple[str, ...]:
-    """GPUs for a further server: the first that no other server of the deployment has (`handle.gpus`)."""
+    """GPUs for a new server: the first ones that no server of the deployment has (`handle.gpus`)."""
     each = deployment.spec.gpus_each
     if not each:
         return ()
@@ -34,7 +34,7 @@ def gpus_for(deployment: Deployment) -> tuple[str, ...]:
 
 LOOPBACK = "127.0.0.1"
 NO_NETWORK = "none"
-# Capabilities of images that start as root: they read their volumes and switch to another user. Others are dropped.
+# Linux capabilities that are kept: images that start as root need them to read volumes and to switch to another user.
 KEPT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")
 # Arguments that have another name in the specification.
 _OURS = {"environment": "env_vars", "image": "image", "ports": "port"}
@@ -52,7 +52,7 @@ def request(deployment: Deployment, server: Server, gpus: tuple[str, ...], netwo
         deployment: The server's deployment. Options of its specification win over derived arguments.
         server: The server.
         gpus: Numbers of its GPUs.
-        network: A network through which only this machine reaches it; None publishes its port on loopback.
+        network: Network through which only this machine reaches the server. None publishes its port on loopback.
 
     Raises:
         UsageError: Options that exclude each other.
@@ -60,10 +60,10 @@ def request(deployment: Deployment, server: Server, gpus: tuple[str, ...], netwo
     spec = deployment.spec
     options = dict(spec.options)
     for name in _OURS.keys() & options.keys():
-        raise UsageError(f"{name} is no option of a container here: use {_OURS[name]}")
+        raise UsageError(f"the option {name} is not supported: use {_OURS[name]}")
     port = options.pop("host_port", None)
     if port is not None and network is not None:
-        raise UsageError(f"port {port} of this machine cannot be had with network={NO_NETWORK!r}: leave out one")
+        raise UsageError(f"port {port} cannot be published with network={NO_NETWORK!r}: leave out one of the two")
     given: dict[str, Any] = {"environment": deployment.variables, **_limits(spec)}
     if gpus:
         from docker.types import DeviceRequest
@@ -97,7 +97,7 @@ def _limits(spec: LaunchSpec) -> dict[str, Any]:
     if resources.cpus is not None:
         limits["nano_cpus"] = int(resources.cpus * 1_000_000_000)
     if resources.memory_bytes is not None:
-        # The limit of memory and swap together is the same: a server that swaps is too slow to be of use.
+        # The same limit for memory plus swap disables swap: a server that swaps is too slow to be useful.
         limits |= {"mem_limit": resources.memory_bytes, "memswap_limit": resources.memory_bytes}
     if resources.processes is not None:
         limits["pids_limit"] = resources.processes
@@ -105,7 +105,7 @@ def _limits(spec: LaunchSpec) -> dict[str, Any]:
 
 
 def _privileges(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Fewer privileges than Docker's defaults, where the options do not set them."""
+    """Options for fewer privileges than Docker's defaults, unless `options` sets them."""
     if options.get("privileged"):
         return {}
     given: dict[str, Any] = {}
@@ -126,7 +126,7 @@ _PORT_TAKEN = ("already allocated", "already in use")
 
 @dataclass(eq=False, slots=True)
 class Container:
-    """The state of a container, from before its creation.
+    """State of a container, from before its creation.
 
     Attributes:
         name: Its name.
@@ -195,7 +195,7 @@ class Containers:
         return True
 
     def create(self, container: Container, image: str, given: Mapping[str, Any]) -> bool:
-        """Creates a container; False where the engine does not have its image."""
+        """Creates a container. False if the engine does not have its image."""
         from docker.errors import ImageNotFound
 
         with docker_errors(f"starting a container of {image}", container.variables):
@@ -210,10 +210,10 @@ class Containers:
 
         Args:
             container: A created container.
-            image: Its image, for errors.
+            image: Its image, for error messages.
             port: The port that it listens on.
-            network: The network through which it is reached; None: its port is published.
-            any_port: Whether the engine chooses the port of this machine.
+            network: The network through which it is reached. None if its port is published.
+            any_port: Whether the engine chooses the published port.
         """
         try:
             with docker_errors(f"starting a container of {image}", container.variables):
@@ -231,7 +231,7 @@ class Containers:
             published = facts["NetworkSettings"]["Ports"].get(f"{port}/tcp")
             place = f"{LOOPBACK}:{published[0]['HostPort']}" if published else None
         if place is None:
-            how = _ending(facts) or "was given no port: is its network one that ports are published in?"
+            how = _ending(facts) or "has no published port: check that its network can publish ports"
             raise LaunchFailed(with_tail(f"the container {how}", self.log(container, TAIL_LINES)))
         return f"http://{place}"
 
@@ -242,7 +242,7 @@ class Containers:
             return frozenset(each["Id"] for each in self._api.containers(filters=filters))
 
     def end_of(self, container: Container) -> str | None:
-        """Why it is gone, as the words after "the server"; None while it exists."""
+        """Why the container is gone, phrased to follow "the server". None while it exists."""
         with docker_errors("looking at the container", container.variables):
             return unless_gone(lambda: _ending(self._api.inspect_container(container.key)), "was removed")
 
@@ -266,8 +266,8 @@ class Containers:
             _insist(lambda: self._api.remove_container(facts["Id"], force=True, v=True))
 
     def add_network(self, name: str, labels: Mapping[str, str]) -> None:
-        """Creates an internal network, in which containers do not reach one another."""
-        with docker_errors("making a network", {}):
+        """Creates an internal network, in which containers cannot reach each other."""
+        with docker_errors("creating a network", {}):
             self._api.create_network(
                 name,
                 driver="bridge",
@@ -312,7 +312,7 @@ def _ending(facts: Mapping[str, Any]) -> str | None:
     if state.get("Status") not in _OVER:
         return None
     if state.get("OOMKilled"):
-        return f"was killed with exit code {state.get('ExitCode')}: it took more than its memory (resources.memory)"
+        return f"was killed with exit code {state.get('ExitCode')}: it exceeded its memory limit (resources.memory)"
     return f"ended with exit code {state.get('ExitCode')}"
 
 
@@ -321,25 +321,25 @@ def _leftover(kind: str, facts: Mapping[str, Any], name: str) -> Leftover:
 
 
 T = TypeVar("T")
-# Seconds for which the last list of running containers counts as current.
+# Seconds for which the last list of running containers is reused.
 GLANCE_S = 0.2
 
 
 class LocalDockerProvider(BlockingContainers, SingleServerProvider):
-    """Runs containers that this machine alone reaches: their port is published on loopback. (Extra `docker`.)
+    """Runs containers that only this machine can reach: their port is published on loopback. (Extra `docker`.)
 
-    The remaining containers are removed when the process ends; `openenv providers gc` removes those of a killed one.
+    Remaining containers are removed at the exit of the process; `openenv providers gc` removes those of a killed one.
 
     Options (of a `LaunchSpec`, of `start_container`, or of the provider for all of its containers) are the arguments
     of `docker.containers.create` (`mem_limit`, `command`, `volumes`, `user`, `read_only`, `tmpfs`, `shm_size`,
     `runtime`, `platform`, `cap_add`, `cap_drop`, ...), `host_port` (of this machine) and `container_port`. With
     `network="none"` a container has a network only to this machine, which uses the container's own address. With
-    `read_only=True` it has a /tmp in memory. All capabilities are dropped but those that an image needs to start as
-    root (`cap_drop=["ALL"]` drops these, too), and processes cannot gain new privileges.
+    `read_only=True` it has a /tmp in memory. Only the capabilities that an image needs to start as root are kept
+    (`cap_drop=["ALL"]` drops these, too), and processes cannot gain new privileges.
 
     Args:
         image: Image of the warm containers.
-        warm: How many containers of `image` are kept ready for the next deployments; 0: none. See `pool`.
+        warm: Number of containers of `image` that are kept ready for the next deployments. See `pool`.
         env_vars: Environment variables of every server.
         resources: Limits of each server, where its specification has none.
         ready_timeout_s: Seconds that servers have to become ready, where the caller gives no other timeout.
@@ -371,7 +371,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
     ):
         if warm < 0 or (warm and image is None):
             raise UsageError(
-                f"warm={warm}: a number of containers, and their image: LocalDockerProvider(image, warm=4)"
+                f"warm must be 0 or more, and needs an image, got warm={warm}: LocalDockerProvider(image, warm=4)"
             )
         self.variables = {**PRIVATE_SERVER_VARIABLES, **(env_vars or {})}
         self.ready_timeout_s = ready_timeout_s
@@ -392,7 +392,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
             self.pool = WarmPool(self, self._whole(self.spec_of(image, None, {}, {})), warm)
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
-        """See `Provider.deployment`; a warm one where one with this `spec` is ready."""
+        """See `Provider.deployment`; a warm deployment of the same `spec`, if one is ready."""
         whole = self._whole(spec)
         if self.pool is not None and whole == self.pool.spec:
             taken = self.pool.take()
@@ -460,11 +460,11 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         if not await self._do(container, lambda: self._containers.create(container, image, given)):
             if self._pulling is None:
                 self._pulling = asyncio.Lock()
-            async with self._pulling:  # the next one finds the image here
+            async with self._pulling:  # the next caller finds the image
                 if not await on_thread(lambda: self._containers.has(image)):
                     await pull(self._engine, image, given.get("platform"), self._progress, deployment.variables)
             if not await self._do(container, lambda: self._containers.create(container, image, given)):
-                raise LaunchFailed(f"{image} was pulled, and is not there: is it for another platform?")
+                raise LaunchFailed(f"{image} was pulled, but the engine does not have it: check its platform")
         facts = (image, container_port(spec), network, "host_port" not in spec.options)
         server.url = await self._do(container, lambda: self._containers.start(container, *facts))
 
@@ -482,7 +482,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         return await on_thread(lambda: self._containers.end_of(container))
 
     async def refresh_servers(self, deployment: Deployment) -> None:
-        self._seen = None  # the next question must be asked anew
+        self._seen = None  # the list is out of date
         await super().refresh_servers(deployment)
 
     async def _running(self) -> frozenset[str]:
@@ -518,4 +518,4 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
 
 def _check_several(spec: LaunchSpec, count: int) -> None:
     if count > 1 and {"host_port", "name"} & spec.options.keys():
-        raise UsageError("several containers cannot have one name or one port of this machine: leave out both")
+        raise UsageError("several containers cannot share a name or a host_port: leave out both")

@@ -19,11 +19,11 @@ from .redaction import redact, secrets_of
 T = TypeVar("T")
 G = TypeVar("G")
 DEFAULT_HOST = "unix:///var/run/docker.sock"
-# Connections to the engine that are kept: as many as concurrent calls.
+# Size of the pool of connections to the engine: as many as concurrent calls.
 CONNECTIONS = 32
 _TOO_MANY = re.compile(r"too ?many ?requests|rate limit", re.IGNORECASE)
-_STORE = "install it, or take `credsStore` and `credHelpers` out of Docker's config.json"
-# Engines answer 500 to invalid requests, too. These fail again.
+_STORE = "install it, or remove `credsStore` and `credHelpers` from Docker's config.json"
+# Engines also answer 500 to invalid requests. A retry of these fails again.
 _FINAL = re.compile(
     r"no such|not found|unknown|invalid|denied|unauthorized|not supported|already (allocated|in use)|could not select"
     r"|executable file|cannot be|read-only file system|must be",
@@ -68,7 +68,7 @@ def _close_failed_sockets(api: Any, host: str) -> None:
 
     class Connection(unixconn.UnixHTTPConnection):
         def connect(self) -> None:
-            self.sock = socket.socket(socket.AF_UNIX)  # closed with the connection, which is closed when this fails
+            self.sock = socket.socket(socket.AF_UNIX)  # closed with its connection, also if the connect below fails
             self.sock.settimeout(self.timeout)
             self.sock.connect(self.unix_socket)
 
@@ -90,13 +90,13 @@ def _close_failed_sockets(api: Any, host: str) -> None:
 
 def _absent(host: str, error: Exception) -> str:
     if isinstance(error, PermissionError):
-        advice = "you may not use it: `sudo usermod -aG docker $USER`, and log in anew"
+        advice = "permission denied: run `sudo usermod -aG docker $USER` and log in again"
     elif host != DEFAULT_HOST:
-        advice = "start it, or let DOCKER_HOST name one that runs"
+        advice = "start it, or set DOCKER_HOST to a running engine"
     elif shutil.which("dockerd") or shutil.which("docker"):
-        advice = "start it (`sudo systemctl start docker`, or Docker Desktop), or let DOCKER_HOST name one that runs"
+        advice = "start it (`sudo systemctl start docker`, or Docker Desktop), or set DOCKER_HOST to a running engine"
     else:
-        advice = "install Docker (`sudo apt-get install docker.io`), or let DOCKER_HOST name an engine that runs"
+        advice = "install Docker (`sudo apt-get install docker.io`), or set DOCKER_HOST to a running engine"
     return f"no Docker engine answers at {host}: {advice}; {error}"
 
 
@@ -109,9 +109,9 @@ def docker_errors(what: str, variables: Mapping[str, str]) -> Iterator[None]:
         variables: The server's environment variables; errors mask the secrets among them.
 
     Raises:
-        LaunchFailed: The engine refused it.
+        LaunchFailed: The engine refused the operation.
         ProviderBusy: It failed for a temporary reason, or did not answer.
-        UsageError: The SDK knows no such argument.
+        UsageError: The SDK does not have such an argument.
     """
     from docker.credentials.errors import StoreError
     from docker.errors import APIError, DockerException, ImageNotFound, StreamParseError
@@ -139,7 +139,7 @@ def docker_errors(what: str, variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def unless_gone(call: Callable[[], T], gone: G) -> T | G:
-    """The result of a call of the SDK; `gone` where the engine does not have the object."""
+    """Result of a call of the SDK, or `gone` if the engine does not have the object."""
     from docker.errors import NotFound
 
     try:

@@ -30,9 +30,9 @@ _OF_PROVIDERS = {"base_url", "provider", "app", "image", "port", "env_vars"}
 
 
 class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
-    """A client and the start of its server: `await` or `async with` starts it; `.sync()` or `with` does, and blocks.
+    """A client and the start of its server: `await` and `async with` start it; `.sync()` and `with` do so and block.
 
-    A coroutine, since programs hand it to `asyncio.create_task`.
+    It is a coroutine since programs pass it to `asyncio.create_task`.
 
     Args:
         cls: The client's class.
@@ -48,7 +48,7 @@ class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
         self._starting: Coroutine[Any, Any, ClientT] | None = None
 
     def started(self) -> ClientT:
-        """The client, when its server is ready. Blocks."""
+        """Starts the server, blocks until it is ready, and returns the client."""
         if self._client is None:
             self._client = self._made(self._hosting.start())
         return self._client
@@ -105,8 +105,8 @@ class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
-            f"{name}: the server of this {self._cls.__name__} is not started yet, and may not block a running event "
-            "loop: await what from_docker_image, from_env or from_hub returned, or call its sync()"
+            f"{name}: the server of this {self._cls.__name__} is not started yet: await the "
+            "result of from_docker_image, from_env or from_hub, or call its sync() outside of a running event loop"
         )
 
     async def _start(self) -> ClientT:
@@ -127,7 +127,7 @@ class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
 
 
 def make_client(cls: type[ClientT], url: Urls, hosting: ManagedServer, arguments: dict[str, Any]) -> ClientT:
-    """A client of a server that is ready; its constructor may take fewer arguments than that of `EnvClient`."""
+    """A client of a ready server. The constructor of `cls` may have fewer arguments than that of `EnvClient`."""
     parameters = inspect.signature(cls).parameters
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     whole = anything or "provider" in parameters
@@ -142,7 +142,7 @@ def from_docker_image(cls: type[ClientT], image: str, provider: Any = None, **kw
         provider = DockerSwarmProvider() if "replicas" in kwargs else LocalDockerProvider()
         stop = provider.close  # no other caller uses it
     elif not callable(getattr(provider, "start_container", None)):
-        raise UsageError(f"{type(provider).__name__} starts no containers: pass a ContainerProvider")
+        raise UsageError(f"{type(provider).__name__} does not start containers: pass a ContainerProvider")
     else:
         stop = provider.stop_container
     return _launch(cls, provider, partial(provider.start_container, image), stop, kwargs)
@@ -154,7 +154,7 @@ def from_env(
     """See `EnvClient.from_env`."""
     owner, _, name = repo_id.partition("/")
     if not (owner and name) or "/" in name:
-        raise UsageError(f"{repo_id!r} is no name on the Hub: write owner/name")
+        raise UsageError(f"{repo_id!r} is not the name of a Space: write owner/name")
     runs = provider is not None and not hasattr(provider, "start_container")
     if use_docker and not runs:
         tag = kwargs.pop("tag", None) or "latest"
@@ -166,7 +166,9 @@ def from_env(
         project = f"git+{ClientSettings.read().hub_url.rstrip('/')}/spaces/{owner}/{name}{revision}"
         provider = UVProvider(project_path=project, **of_uv)
     elif not runs:
-        raise UsageError(f"{type(provider).__name__} starts containers: use_docker=True, or pass a RuntimeProvider")
+        raise UsageError(
+            f"{type(provider).__name__} starts containers: set use_docker=True, or pass a RuntimeProvider"
+        )
     return _launch(cls, provider, provider.start, provider.stop, kwargs)
 
 
@@ -185,7 +187,7 @@ def _launch(
     timeout_s = kwargs.pop("ready_timeout_s", None)
     known = {*inspect.signature(cls).parameters, *inspect.signature(EnvClient).parameters} - _OF_PROVIDERS
     arguments = {name: kwargs.pop(name) for name in known & kwargs.keys()}
-    # Without a key, anyone who reaches the address could use the server, other users of this machine included.
+    # Without a key, every client that reaches the address could use the server, also other users of this machine.
     if isinstance(provider, BlockingContainers | BlockingRuntime):
         kwargs["keyed"] = True
     elif getattr(provider, "public", False) is True and "OPENENV_API_KEYS" not in (kwargs.get("env_vars") or {}):
@@ -206,7 +208,7 @@ def _launch(
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        # No event loop runs here, so blocking delays the caller alone, who gets a client with all its methods.
+        # No event loop runs here, so blocking delays only the caller.
         return cast("Launch[ClientT]", launch.started())
     return launch
 
@@ -223,7 +225,7 @@ def deploy(
     *,
     ready_timeout_s: float | None = None,
 ) -> Deploying:
-    """Servers of a specification, ready to be used.
+    """Starts servers, waits until they are ready, and stops them at the end of the block.
 
     Example::
 
@@ -232,15 +234,15 @@ def deploy(
                 await env.reset()
 
     Args:
-        spec: What to start.
+        spec: The servers to start.
         provider: The provider; None takes this machine: processes for a target or a command, `uv run` for a
             project, Docker for an image.
-        replicas: Number of servers, in place of the specification's.
-        ready_timeout_s: Seconds for all of them to become ready; None takes the provider's.
+        replicas: Number of servers. Overrides that of the specification.
+        ready_timeout_s: Seconds until all servers are ready. None takes the timeout of the provider.
 
     Returns:
-        A context manager for `async with` or `with`, which stops the servers. Awaited, it gives a `Deployment`, which
-        the caller stops.
+        A context manager for `async with` or `with`, which stops the servers. `await` returns a `Deployment`,
+        which the caller must stop.
 
     Raises:
         UsageError: The provider cannot start this specification.
@@ -256,13 +258,13 @@ def deploy(
 
 
 class Deploying:
-    """A deployment and its start: `await` or `async with` starts it; `with` does, and blocks.
+    """A deployment and its start: `await` and `async with` start it; `with` does so and blocks.
 
     Args:
         provider: The provider of the deployment.
         deployment: The deployment to start.
-        ready_timeout_s: Seconds to become ready.
-        owned: Whether the provider serves this deployment alone, and is closed with it.
+        ready_timeout_s: Seconds until all servers are ready.
+        owned: Whether the provider has only this deployment, and is closed with it.
     """
 
     def __init__(self, provider: Provider, deployment: Deployment, ready_timeout_s: float | None, *, owned: bool):
@@ -291,7 +293,7 @@ class Deploying:
     async def _started(self) -> Deployment:
         try:
             return await on_shared(self._start())
-        except asyncio.CancelledError as error:  # perhaps they are ready by now: no caller would stop them
+        except asyncio.CancelledError as error:  # the servers may be ready by now, and no caller would stop them
             with add_cleanup_note(error):
                 await on_shared(self._stop())
             raise

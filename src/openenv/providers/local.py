@@ -28,7 +28,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class GpuAllocator:
-    """Gives each server its own GPUs. It counts this process alone: `CUDA_VISIBLE_DEVICES` separates processes."""
+    """Assigns GPUs to the servers of this process. To share GPUs between processes, set `CUDA_VISIBLE_DEVICES`."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -37,11 +37,11 @@ class GpuAllocator:
         """GPUs for a server, by their names in `CUDA_VISIBLE_DEVICES`.
 
         Args:
-            count: How many.
-            visible: That variable of this process; None: the process has all GPUs of the machine.
+            count: Number of GPUs.
+            visible: `CUDA_VISIBLE_DEVICES` of this process. None if it is unset: all GPUs of the machine are usable.
 
         Raises:
-            LaunchFailed: Fewer are free.
+            LaunchFailed: Too few GPUs are free.
         """
         there = _found() if visible is None else [name.strip() for name in visible.split(",")]
         if visible is not None and there is not None:
@@ -52,19 +52,19 @@ class GpuAllocator:
         free = [name for name in names if name not in self._taken][:count]
         if len(free) < count:
             raise LaunchFailed(
-                f"{count} GPUs are asked for, and of the {len(names)} here {len(free)} are free: "
-                "stop another deployment, or ask for fewer"
+                f"{count} GPUs requested, but only {len(free)} of {len(names)} are free: "
+                "stop another deployment, or request fewer"
             )
         self._taken.update(free)
         return tuple(free)
 
     def give_back(self, gpus: tuple[str, ...]) -> None:
-        """Frees GPUs that `take` gave. May be called repeatedly, before they are taken again."""
+        """Frees GPUs that `take` returned. May be called repeatedly until another server takes them."""
         self._taken.difference_update(gpus)
 
 
 machine_gpus = GpuAllocator()
-"""The GPUs of this process's servers. For the loop of this process alone."""
+"""GPUs of this process's servers. Used only on the shared event loop of this process."""
 
 
 def _found() -> list[str] | None:
@@ -79,13 +79,13 @@ _AS_VARIABLES = {PROVIDER: "OPENENV_PROVIDER", DEPLOYMENT: "OPENENV_DEPLOYMENT",
 
 
 def environment_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels as environment variables, for processes, which have no other labels."""
+    """Labels as environment variables: processes have no other labels."""
     return {_AS_VARIABLES[name]: value for name, value in labels.items()}
 
 
 @dataclass(slots=True)
 class _RunningServer:
-    """A server's process, from before its start until after its end."""
+    """State of a server's process, from before its start until after its end."""
 
     gpus: tuple[str, ...] = ()
     starting: asyncio.Future[Process] | None = None
@@ -115,7 +115,7 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
 
     Args:
         env_vars: Environment variables of the servers, added to those of this process.
-        start_timeout_s: Seconds until a server listens, and again until it is ready.
+        start_timeout_s: Timeout in seconds until a server listens, and a second one until it is ready.
         start_rate: How fast servers are started.
     """
 
@@ -130,20 +130,20 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
 
     @abstractmethod
     def command(self, spec: LaunchSpec, port: int) -> list[str]:
-        """The command line of a server on a port. With 0 it takes a free one, and logs it."""
+        """Command line of a server that listens on `port`. With 0, the server takes a free port and logs it."""
 
     @abstractmethod
     def folder(self, spec: LaunchSpec) -> Path | None:
-        """The folder that a server runs in; None: here."""
+        """Working folder of a server. None for the current folder."""
 
     @abstractmethod
     def environment(self) -> dict[str, str]:
-        """The environment that the servers' variables are added to."""
+        """Base environment of the servers, to which their own variables are added."""
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`."""
         if spec.port is not None and spec.count > 1:
-            raise UsageError(f"{spec.count} servers cannot listen on the one port {spec.port}: leave out port")
+            raise UsageError(f"{spec.count} servers cannot listen on the same port {spec.port}: leave out port")
         return super().deployment(spec)
 
     async def start_server(self, deployment: Deployment, server: Server) -> None:
@@ -215,7 +215,7 @@ def _process_of(server: Server) -> Process | None:
 
 
 def _end_process(process: OwnerProcess | None) -> None:
-    """Ends a process with SIGTERM, then SIGKILL, if its number still belongs to the process that was found."""
+    """Ends a process with SIGTERM, then SIGKILL, unless another process has its PID by now."""
     if process is None:
         return
     try:
@@ -225,7 +225,7 @@ def _end_process(process: OwnerProcess | None) -> None:
     try:
         if not process.alive:
             return
-        # The handle stays bound to this process, even if another process gets its number.
+        # The handle stays bound to this process, even if another process gets its PID.
         ended = select.poll()
         ended.register(handle, select.POLLIN)
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -247,13 +247,13 @@ class LocalProvider(ProcessProvider):
             await env.reset()
 
     Args:
-        target: What to serve, as for `openenv serve`: `module:attribute`, a folder with openenv.yaml,
-            `gymnasium:ENV_ID`, `pettingzoo:MODULE`, or a bundled environment. None leaves it to each `LaunchSpec`.
-        folder: Working folder of the servers, and where modules are looked for; None: the current one.
+        target: Argument of `openenv serve`: `module:attribute`, a folder with openenv.yaml, `gymnasium:ENV_ID`,
+            `pettingzoo:MODULE`, or a bundled environment. None takes the target of each `LaunchSpec`.
+        folder: Working folder of the servers, from which they also import modules. None for the current folder.
         env_vars: Environment variables of the servers, added to those of this process.
-        start_timeout_s: Seconds for the start of the process, environments not included.
+        start_timeout_s: Timeout in seconds for the start of the process, without the start of environments.
         start_rate: How fast servers are started.
-        settings: Settings of the server by name (`workers`, `max_sessions`, ...); `LaunchSpec.options` are such too.
+        settings: Settings of the server by name (`workers`, `max_sessions`, ...), as in `LaunchSpec.options`.
 
     Raises:
         UsageError: An unknown setting, or an invalid value.
@@ -298,6 +298,6 @@ def variables_of(settings: Mapping[str, Any]) -> dict[str, str]:
     rows = {row.name: row for row in ServerSettings.table() if row.name not in kept}
     unknown = sorted(settings.keys() - rows.keys())
     if unknown:
-        raise UsageError(f"{', '.join(unknown)}: no such setting; there are {', '.join(rows)}")
+        raise UsageError(f"{', '.join(unknown)}: unknown settings; available: {', '.join(rows)}")
     ServerSettings.read({}, **settings)
     return {rows[name].variable: str(value) for name, value in settings.items() if value is not None}

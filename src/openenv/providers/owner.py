@@ -61,9 +61,9 @@ class OwnerProcess:
 
     @property
     def alive(self) -> bool | None:
-        """Whether it still runs; None where this process cannot see that.
+        """Whether it still runs. None if this process cannot see that.
 
-        False only where it is certain: the leftovers of a dead process are removed.
+        False only if it is certain, since leftovers of a dead process are removed.
         """
         if self.host != _machine() or _UNKNOWN in {self.space, self.born, _space()}:
             return None
@@ -72,8 +72,8 @@ class OwnerProcess:
             return None if born == _UNKNOWN else born == self.born
         boot, _, namespace = self.space.partition("-")
         here = _space().partition("-")
-        # Another boot of this machine, or another container on it, or a container elsewhere that looks like this one.
-        # Only outside of containers is the machine's identity its own.
+        # Another boot of this machine, another container on it, or a container elsewhere with the same identity:
+        # only outside containers does the identity belong to the machine.
         rebooted = boot != here[0] and namespace == here[2] == _FIRST_NAMESPACE
         return False if rebooted and _identity() else None
 
@@ -92,7 +92,7 @@ def _machine() -> str:
 
 @cache
 def _identity() -> str:
-    """The machine's id, which differs between machines of one name; "" where there is none."""
+    """The machine's id, which differs between machines of the same name, or "" if it has none."""
     try:
         return Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -109,7 +109,7 @@ def _space() -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """The start time of a process; None where it does not run. (proc(5), /proc/PID/stat, field 22.)"""
+    """The start time of a process. None if it does not run. (proc(5), /proc/PID/stat, field 22.)"""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -119,7 +119,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def _process_exists(pid: int) -> bool:
-    """Whether there is a process, which may be hidden from us (`hidepid` of proc(5))."""
+    """Whether a process exists, also if it is hidden from this user (`hidepid` of proc(5))."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

@@ -30,13 +30,13 @@ except OSError as error: sys.exit(f"{sys.argv[2]}: {error.strerror}")
 
 
 def kill_on_parent_death(command: Sequence[str]) -> list[str]:
-    """Wraps a command so that it gets SIGTERM when the thread that started it ends; unchanged on other kernels."""
+    """Wraps a command so that it gets SIGTERM when the thread that started it ends. Unchanged outside Linux."""
     if not sys.platform.startswith("linux"):
         return list(command)
     return [sys.executable, "-I", "-S", "-c", _PARENT_DEATH_SIGNAL, str(os.getpid()), *command]
 
 
-# Ports that were returned lately; their callers may not listen yet.
+# Recently returned ports: their callers may not listen on them yet.
 _given: deque[int] = deque(maxlen=256)
 
 
@@ -55,7 +55,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 def is_free(port: int, host: str = "127.0.0.1") -> bool:
     """Whether a TCP port is free now: no process listens on it."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as finder:
-        finder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: TIME_WAIT does not count
+        finder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port in TIME_WAIT is free
         try:
             finder.bind((host, port))
         except OSError:
@@ -67,7 +67,7 @@ KEPT_LINES = 1000
 LONGEST_LINE = 2000
 # Seconds between SIGTERM and SIGKILL.
 GRACE_S = 5.0
-# Seconds between two checks that it lives, while a log line is awaited; and for the last lines after its end.
+# Seconds between two checks of the process during a wait for a log line; and to read the last lines after its end.
 GLANCE_S, LAST_WORDS_S = 0.25, 1.0
 
 
@@ -112,7 +112,7 @@ class Process:
 
     @property
     def end(self) -> str | None:
-        """How it ended, as the words after "the server"; None while it runs."""
+        """How it ended, phrased to follow "the server". None while it runs."""
         code = None if self._child is None else self._child.poll()
         if code is None:
             return None

@@ -30,7 +30,7 @@ from .spec import Capabilities, LaunchSpec
 
 ANSWER_S = 5.0
 """Seconds for an answer of an actor."""
-# Concurrent calls of an actor: some wait until its server listens, and others must not wait for those.
+# Concurrent calls of an actor: calls that wait until its server listens must not block the others.
 _CALLS = 8
 _connecting = threading.Lock()
 
@@ -50,7 +50,7 @@ class RayCluster:
     """A Ray cluster; connects to it when needed.
 
     Attributes:
-        address: As for `ray.init`.
+        address: Address for `ray.init`.
         start: Whether to start a local cluster for this process, if it is not connected to one.
         namespace: Ray namespace of the actors' names.
     """
@@ -79,9 +79,9 @@ class RayCluster:
                     ray.init(address=address, log_to_driver=False, logging_level="ERROR")
                 except Exception as error:  # noqa: BLE001 - Ray passes on any exception from below
                     raise ProviderFailed(
-                        f"no Ray cluster can be reached ({_brief(error)}); begin one with "
-                        "`ray start --head`, say where it is (address, RAY_ADDRESS; RAY_AUTH_MODE and its token as "
-                        "there), or RayProvider(start=True)"
+                        f"no Ray cluster can be reached ({_brief(error)}); start one with "
+                        "`ray start --head`, set its address (address, RAY_ADDRESS; also its RAY_AUTH_MODE and "
+                        "token), or use RayProvider(start=True)"
                     ) from None
                 deployment.run_exit_hook_first()  # Ray's own exit hook disconnects
         return ray
@@ -102,19 +102,19 @@ class RayCluster:
             return bool(_group(ray, group).wait(timeout_s))
 
     def release(self, group: str) -> None:
-        """Removes a placement group. No error if it is gone already."""
+        """Removes a placement group. Does nothing if it is gone already."""
         with self._said("releasing places") as ray:
             ray.util.remove_placement_group(_group(ray, group))
 
     def room(self) -> str:
         """The free resources of the cluster, as text."""
-        with self._said("asking for resources") as ray:
+        with self._said("requesting resources") as ray:
             free = ray.available_resources()
             return ", ".join(f"{free[name]:g} {name}" for name in sorted(free) if ":" not in name) or "nothing"
 
     def create(self, name: str, plan: ActorPlan, needs: Mapping[str, float], group: str, place: int) -> None:
         """Creates an actor with a server, without waiting for it."""
-        with self._said("making an actor") as ray:
+        with self._said("creating an actor") as ray:
             custom = {key: value for key, value in needs.items() if key not in {"CPU", "GPU", "memory"}}
             where = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(_group(ray, group), place)
             options = {
@@ -142,7 +142,7 @@ class RayCluster:
         return str(self._asked(name, "tail", ANSWER_S))
 
     def end(self, name: str, namespace: str | None = None) -> None:
-        """Ends a server, then its actor. No error if they are gone already."""
+        """Ends a server, then its actor. Does nothing if they are gone already."""
         with contextlib.suppress(ActorGone, ActorAway):
             self._asked(name, "stop", GRACE_S + ANSWER_S, namespace=namespace)
         with contextlib.suppress(ActorGone), self._said("ending an actor") as ray:
@@ -174,7 +174,7 @@ class RayCluster:
         try:
             return ray.get_actor(name, namespace=namespace or self.namespace)
         except ValueError:
-            raise ActorGone("has no actor any more") from None
+            raise ActorGone("no longer has an actor") from None
 
     @contextlib.contextmanager
     def _said(self, what: str) -> Iterator[Any]:
@@ -185,7 +185,7 @@ class RayCluster:
         except ProviderFailed:
             raise
         except Exception as error:  # noqa: BLE001 - Ray passes on any exception from below
-            raise LaunchFailed(f"{what}: Ray says {_brief(error)}") from None
+            raise LaunchFailed(f"{what} failed: {_brief(error)}") from None
 
 
 def import_ray() -> Any:
@@ -206,7 +206,7 @@ def _group(ray: Any, group: str) -> Any:
 
 
 def _brief(error: BaseException) -> str:
-    """An error of Ray, which may be long, in one line."""
+    """An error of Ray in one short line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:400]}" if text else type(error).__name__
 
@@ -246,18 +246,18 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         deployment = await RayProvider().launch(LaunchSpec(target="echo", replicas=8))
 
     Args:
-        target: What to serve, as for `openenv serve`; None leaves it to each `LaunchSpec`.
-        folder: Working folder of the servers on their nodes, and where modules are looked for; None: that of Ray's
-            workers.
-        address: The cluster, as for `ray.init`, if this process is not connected to one; None: what RAY_ADDRESS says,
-            or the one of this machine.
+        target: Argument of `openenv serve`. None takes the target of each `LaunchSpec`.
+        folder: Working folder of the servers on their nodes, from which they also import modules. None for that of
+            Ray's workers.
+        address: Address for `ray.init`, if this process is not connected to a cluster. None takes RAY_ADDRESS, or
+            the cluster of this machine.
         start: Whether to start a local cluster for this process, if it is not connected to one.
         namespace: Ray namespace of the actors' names. The search for leftovers covers all namespaces.
-        strategy: SPREAD or PACK, or with STRICT_ before it: all on different nodes, or all on one.
+        strategy: SPREAD or PACK; STRICT_SPREAD for different nodes, or STRICT_PACK for one node.
         max_restarts: Maximum of restarts of a server by its actor, and of an actor by Ray.
         env_vars: Environment variables of the servers, added to those of their nodes.
-        start_timeout_s: Seconds until there is room in the cluster, again until a server listens, and again until it
-            is ready.
+        start_timeout_s: Timeout in seconds of each of three waits: for room in the cluster, until a server listens,
+            and until it is ready.
         start_rate: How fast servers are started.
         settings: Settings of the servers by name (`workers`, `max_sessions`, ...).
 
@@ -400,7 +400,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         name, loop = server.handle, asyncio.get_running_loop()
         # The actor limits the start of its server and reports a timeout. This limit is for the actor itself.
         limit = loop.time() + self.ready_timeout_s + ANSWER_S
-        why = "does not say where it listens"
+        why = "did not report its address"
         while loop.time() < limit:
             try:
                 report = await self._asked(lambda: self._cluster.report(name, LOOK_S))
@@ -440,7 +440,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
             except (ActorGone, ActorAway) as error:
                 server.gone = str(error)
             else:
-                server.gone = report.end or (None if report.url else "is being started again")
+                server.gone = report.end or (None if report.url else "is being restarted")
                 server.url = report.url or server.url
 
         # Servers without an address are still starting.
@@ -507,5 +507,5 @@ async def _bounded(call: Callable[[], T], limit_s: float) -> T:
         await asyncio.wait([task], timeout=limit_s)
         raise
     if not done:
-        raise ProviderFailed(f"the Ray cluster has not answered for {limit_s:g} s: is it still there?")
+        raise ProviderFailed(f"the Ray cluster has not answered for {limit_s:g} s: check that it runs")
     return task.result()

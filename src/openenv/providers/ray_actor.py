@@ -25,14 +25,14 @@ GLANCE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ActorPlan:
-    """What an actor runs.
+    """The server that an actor runs.
 
     Attributes:
         spec: The specification.
-        folder: Working folder of the server, and where modules are looked for; None: the actor's.
-        variables: Environment variables of the server, added to those of its node; the key is among them.
+        folder: Working folder of the server, from which it also imports modules. None for that of the actor.
+        variables: Environment variables of the server, with the key, added to those of its node.
         start_timeout_s: Seconds until it listens.
-        restarts: How often it is started again.
+        restarts: Maximum number of restarts.
     """
 
     spec: LaunchSpec
@@ -48,7 +48,7 @@ class ActorReport:
 
     Attributes:
         url: Its address, while it listens.
-        end: How it has ended for good, as the words after "the server"; None while it is there or on its way.
+        end: How it has ended for good, phrased to follow "the server". None while it runs or starts.
         log: The end of its log, with secrets masked, if it has ended.
     """
 
@@ -61,7 +61,7 @@ class ServerActor:
     """One server, as a child process that ends with the actor. Its methods may be called concurrently.
 
     Args:
-        plan: What to run. Ray keeps it in its control store, so that it can restart the actor on another node.
+        plan: The server to run. Ray keeps it in its control store, to restart the actor on another node.
         host: Address of the node; None asks Ray.
     """
 
@@ -80,7 +80,7 @@ class ServerActor:
         threading.Thread(target=self._run, name="openenv-ray-server", daemon=True).start()
 
     def report(self, wait_s: float = 0.0) -> ActorReport:
-        """Waits until the server listens or has ended for good, `wait_s` at most; returns its state."""
+        """Waits up to `wait_s` until the server listens or has ended for good. Returns its state."""
         with self._changed:
             self._changed.wait_for(lambda: self._listening or self._end is not None, wait_s)
             end = self._end
@@ -122,7 +122,7 @@ class ServerActor:
                 return self._end, False
             spec = self._plan.spec
             if self._port and spec.port is None and not is_free(self._port, self._host):
-                self._port = 0  # else the same port: clients reconnect to it
+                self._port = 0  # otherwise keep the port: clients reconnect to it
             if not self._port and spec.command is not None:
                 self._port = free_port(self._host)
             command, variables, folder = self._inherited()

@@ -23,17 +23,17 @@ Ask = Callable[[], Awaitable[str | None]]
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.25
 # Seconds between two checks that the server lives.
 GLANCE_S = 0.25
-# Failures in a row of that check, at a busy place, before the wait ends.
+# Consecutive failures of that check, at a busy place, that end the wait.
 MISSES = 4
 # Seconds for the first attempt: it may hang where a new one would succeed. After a timeout the next attempt has twice
 # as long, since a reset may be slow.
 ATTEMPT_S = 10.0
-# Errors that show a working server, and that its user must see: a reset without its arguments, a key with too small
-# a scope.
+# Errors of a server that works. The caller will see them later: reset needs arguments, the scope of the key is too
+# small.
 _ANSWERS = {"EXECUTION_ERROR", "VALIDATION_ERROR"}
 # Every slot is taken: by other users or by calls that hang. `/ready` shows which.
 _FULL = "CAPACITY_REACHED"
-# Characters of an answer that a reason repeats, and seconds to read it.
+# Maximum of characters quoted from an answer, and of seconds to read it.
 MOST_SAID = 1000
 PAUSE_S = 1.0
 # Status codes of a server without sessions for us: it has tools only, or needs a key.
@@ -56,15 +56,15 @@ async def until_ready(
     api_key: str | None = None,
     trouble: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Waits until a session can be opened, reset and closed; where the server offers none, until it is healthy.
+    """Waits until a session can be opened, reset and closed; if the server offers no sessions, until it is healthy.
 
     Args:
         base_url: `http(s)://host:port`, perhaps with a path.
         timeout_s: Seconds to wait.
-        gone: Called at intervals: why the server is gone, as the words after "the server"; None while it exists.
+        gone: Called at intervals. Returns why the server is gone, phrased to follow "the server", or None.
         log: The end of its log, with secrets masked, for the error.
         api_key: The key that it asks for.
-        trouble: Why connections to it fail, where its provider knows more than the connection shows.
+        trouble: Returns why connections to it fail, if its provider knows more than the connection shows.
 
     Raises:
         NotReady: Not in time; with its last answer, and the end of its log.
@@ -114,7 +114,7 @@ class _Probe:
 
     def __init__(self, place: SplitResult, api_key: str | None):
         self._failure: str | None = None
-        self._waits_for = "it was not asked"
+        self._waits_for = "it was not contacted"
         self._began = 0.0
         self._place = place
         self._tls = ssl.create_default_context() if place.scheme in {"https", "wss"} else None
@@ -208,12 +208,12 @@ class _Probe:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
         if len(status) < 2 or not status[0].startswith(b"HTTP/") or not status[1].isdigit():
-            raise _Unready("what is there does not speak HTTP")
+            raise _Unready("the answer is not HTTP")
         return int(status[1]), rest.partition(b"\r\n\r\n")[2]
 
 
 async def _rest(reader: asyncio.StreamReader) -> bytes:
-    """Reads until the server closes the connection, or pauses."""
+    """Reads until the server closes the connection or pauses."""
     said = b""
     with contextlib.suppress(TimeoutError, ConnectionError):
         async with asyncio.timeout(PAUSE_S):

@@ -46,7 +46,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 
 def key_of(variables: Mapping[str, str]) -> str | None:
-    """The key with full access to a server with these variables; None where there is none."""
+    """The key with full access to a server with these variables, if there is one."""
     for entry in variables.get(KEYS, "").split(","):
         scope, colon, key = entry.strip().partition(":")
         if colon and scope == "control":

@@ -22,8 +22,8 @@ class Resources:
     Attributes:
         cpus: Processors, fractions allowed.
         memory: Bytes, or a size such as "512m".
-        gpus: Number of GPUs. With `LaunchSpec.one_per_gpu` the number for all servers together, one each.
-        processes: Processes and threads at one time.
+        gpus: Number of GPUs of each server. With `LaunchSpec.one_per_gpu`, number of GPUs of all servers together.
+        processes: Maximum number of concurrent processes and threads.
     """
 
     cpus: float | None = None
@@ -45,7 +45,7 @@ class Resources:
         """The memory in bytes.
 
         Raises:
-            UsageError: It is not a valid size.
+            UsageError: The size is invalid.
         """
         if self.memory is None:
             return None
@@ -56,7 +56,7 @@ class Resources:
         except (ValueError, KeyError, OverflowError):
             size = 0
         if size <= 0:
-            raise UsageError(f"memory must be bytes or a size as '512m' or '2g', got {self.memory!r}")
+            raise UsageError(f"memory must be bytes or a size such as '512m' or '2g', got {self.memory!r}")
         return size
 
 
@@ -65,17 +65,18 @@ class LaunchSpec:
     """Servers to start, in one of four forms: an image, a project, a target, or a command.
 
     Attributes:
-        image: Name of a container image. Its own command serves, or `command` where that is given.
+        image: Name of a container image. `command`, if given, replaces the command of the image.
         project: A folder with pyproject.toml, or `git+https://...` of a repository.
-        target: As for `openenv serve`: `module:attribute`, a folder with openenv.yaml, a bundled environment.
-        command: A command line that serves on the port of the variable PORT. It must not contain secrets.
-        port: Port that the server listens on. In a container: inside it (8000 by default). Elsewhere: None takes a
-            free one.
+        target: Argument of `openenv serve`: `module:attribute`, a folder with openenv.yaml, a bundled environment.
+        command: Command line of a server that listens on the port in the environment variable PORT. It must not
+            contain secrets.
+        port: Port that the server listens on. For a container: the port inside it (8000 by default). Otherwise, None
+            takes a free port.
         env_vars: Environment variables of the servers.
         resources: Limits of each server.
         one_per_gpu: Start one server for each of `resources.gpus`.
         replicas: Number of servers.
-        api_key: The key that they ask for; None makes one, unless `env_vars` has `OPENENV_API_KEYS`; "" means none.
+        api_key: API key of the servers. None generates one, unless `env_vars` has `OPENENV_API_KEYS`. "": no key.
         name: Prefix of the names of the started objects; None takes it from the image or target.
         options: Options of the provider, by the names in its documentation.
     """
@@ -101,22 +102,22 @@ class LaunchSpec:
             )
         command = self.command
         if command is not None and (isinstance(command, str) or not command or not _are_texts(command)):
-            raise UsageError(f"command must be a list of texts, got {command!r}")
+            raise UsageError(f"command must be a list of strings, got {command!r}")
         wrong = [str(name) for name, value in self.env_vars.items() if not _are_texts((name, value))]
         if wrong:
-            raise UsageError(f"env_vars must be texts: {', '.join(wrong)}")
+            raise UsageError(f"names and values of env_vars must be strings: {', '.join(wrong)}")
         if self.api_key is not None and re.search(r"[\s,]", self.api_key):
-            raise UsageError("api_key must have no blank and no comma in it")
+            raise UsageError("api_key must not contain whitespace or commas")
         if self.port is not None and not 1 <= self.port <= 65_535:
-            raise UsageError(f"port must be from 1 to 65535, or None for one that is free, got {self.port!r}")
+            raise UsageError(f"port must be from 1 to 65535, or None for a free port, got {self.port!r}")
         if self.replicas < 1:
             raise UsageError(f"replicas must be 1 or more, got {self.replicas!r}")
         if self.one_per_gpu and not self.resources.gpus:
-            raise UsageError("one_per_gpu needs resources=Resources(gpus=N): how many GPUs there are")
+            raise UsageError("one_per_gpu needs the number of GPUs: resources=Resources(gpus=N)")
 
     @property
     def form(self) -> str:
-        """Its form: image, project, target or command."""
+        """The form of the specification: image, project, target or command."""
         return next((form for form in ("image", "project", "target") if getattr(self, form) is not None), "command")
 
     @property
@@ -140,14 +141,14 @@ def _are_texts(values: Iterable[object]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a provider can do.
+    """Features of a provider.
 
     Attributes:
         forms: The forms of `LaunchSpec` that it starts.
         gpus: Whether servers can have GPUs.
         limits: Which of `cpus`, `memory` and `processes` it enforces.
         replicas: Whether one deployment may have several servers.
-        options: The allowed names in `LaunchSpec.options`; None leaves the check to the place.
+        options: Allowed names in `LaunchSpec.options`. None if the place checks the names.
     """
 
     forms: frozenset[str]
@@ -157,14 +158,14 @@ class Capabilities:
     options: frozenset[str] | None = frozenset()
 
     def check(self, provider: str, spec: LaunchSpec) -> None:
-        """Raises `UsageError` if the provider does not support a specification; the message names what it can do."""
+        """Raises `UsageError` if the provider does not support a specification; the message names alternatives."""
         if spec.form not in self.forms:
-            raise UsageError(f"{provider} starts no {spec.form}: give it {' or '.join(sorted(self.forms))}")
+            raise UsageError(f"{provider} does not support {spec.form}: use {' or '.join(sorted(self.forms))}")
         if spec.count > 1 and not self.replicas:
-            raise UsageError(f"{provider} has one server a deployment: leave out replicas, or deploy several")
+            raise UsageError(f"{provider} runs one server per deployment: leave out replicas, or launch several")
         resources = spec.resources
         if resources.gpus and not self.gpus:
-            raise UsageError(f"{provider} gives no GPUs to servers: leave out gpus")
+            raise UsageError(f"{provider} does not support GPUs: leave out gpus")
         wanted = {name for name in ("cpus", "memory", "processes") if getattr(resources, name) is not None}
         if wanted - self.limits:
             can = ", ".join(sorted(self.limits)) or "none"
@@ -172,4 +173,4 @@ class Capabilities:
         unknown = spec.options.keys() - self.options if self.options is not None else set()
         if unknown:
             names = ", ".join(sorted(self.options or ())) or "none"
-            raise UsageError(f"{provider} has no option {', '.join(sorted(unknown))}: there are {names}")
+            raise UsageError(f"{provider} has no option {', '.join(sorted(unknown))}. Its options: {names}")

@@ -27,7 +27,7 @@ from .swarm_api import (
 )
 
 GLANCE_S = 0.1
-"""Seconds between two looks at the tasks."""
+"""Seconds between two requests for the tasks."""
 # Maximum age, in seconds, of a listing of tasks that the servers of a deployment share.
 FRESH_S = 0.2
 _REMOVED = "was removed from the swarm"
@@ -39,13 +39,13 @@ class SwarmService:
     Args:
         manager: The swarm's manager.
         deployment: The deployment that the service belongs to.
-        publish: How the service is published, where the specification does not set it.
+        publish: How the service is published, unless the specification sets it.
 
     Attributes:
         publish: How it is published.
         fixed: Whether the options set its mode, which then fixes the number of its tasks.
         id: Its id in the swarm; "" until it is created.
-        replicas: How many tasks were requested.
+        replicas: Number of requested tasks.
     """
 
     def __init__(self, manager: SwarmManager, deployment: Deployment, publish: str):
@@ -86,7 +86,7 @@ class SwarmService:
             if self._complete(slots) and all([await self._url(slot) for slot in new]):
                 break
             if time.monotonic() - began > timeout_s:
-                why = next((f": one is {slot.state}" for slot in new if not slot.running), "")
+                why = next((f": the state of one is {slot.state}" for slot in new if not slot.running), "")
                 why = redact(why, self._deployment.secrets)
                 raise NotReady(f"{self.replicas} servers did not run within {timeout_s:g} s (start_timeout_s){why}")
             await asyncio.sleep(GLANCE_S)
@@ -100,7 +100,7 @@ class SwarmService:
         return sum(slot.running for slot in (await self._slots(0.0)).values())
 
     async def survey(self) -> None:
-        """Updates the addresses of the servers, and which are gone."""
+        """Updates `url` and `gone` of the servers."""
         await self._place(await self._slots(0.0))
 
     async def gone(self, slot: str | None) -> str | None:
@@ -142,10 +142,10 @@ class SwarmService:
         servers = deployment.servers
         for server in [each for each in servers if each.handle.slot is not None and each.handle.slot not in slots]:
             server.gone = _REMOVED
-            if slots:  # without any slot the service is gone: its servers stay, to report that
+            if slots:  # without slots, the service is gone: its servers stay in the list, to report that
                 servers.remove(server)
         for key, slot in slots.items():
-            # The server of this slot, else one without a slot yet, else a new one.
+            # Take the server of this slot, or one without a slot, or a new one.
             found = next((each for wanted in (key, None) for each in servers if each.handle.slot == wanted), None)
             server = found or deployment.new_server()
             server.handle = Replica(self, key)
@@ -153,7 +153,7 @@ class SwarmService:
             server.gone = None if slot.running else self._absence(server, [slot])
 
     async def _url(self, slot: TaskSlot) -> str | None:
-        """The address of a slot's running task; by the mesh, the one address of all slots."""
+        """The address of a slot's running task. With the mesh, all slots have the same address."""
         if not slot.running:
             return None
         place: str | None = self._manager.host
@@ -177,7 +177,7 @@ class SwarmService:
         """Why no task runs in a server's slots; None during the first start."""
         reason = self._failure(slots)
         if reason is None and server.url is not None:
-            return redact(f"is being started again ({slots[0].state})", self._deployment.secrets)
+            return redact(f"is being restarted ({slots[0].state})", self._deployment.secrets)
         return reason
 
     def _failure(self, slots: list[TaskSlot]) -> str | None:
@@ -203,27 +203,27 @@ class DockerSwarmProvider(BlockingContainers):
 
     Published by the mesh (`publish="ingress"`), a service is one server with one address. Otherwise each replica is a
     server with its own address, for a gateway or a client that chooses among them; `Deployment.refresh` finds the
-    addresses of replicas that the swarm has restarted. When the number shrinks, the swarm chooses which ones end.
+    addresses of replicas that the swarm has restarted. If `scale` lowers the number, the swarm decides which end.
 
     `LaunchSpec.options` are `published_port`, the port of the nodes (with "host", one replica on each then), and
     the arguments of `docker.services.create`: `constraints`, `preferences`, `update_config`, `restart_policy`,
-    `secrets` (names will do), `mounts` and so on. They win over derived arguments.
+    `secrets` (by name), `mounts` and so on. They override derived arguments.
 
     Args:
-        auto_init_swarm: Whether the first start initializes a swarm, if the engine is in none.
+        auto_init_swarm: Whether the first start initializes a swarm, if the engine is not in one.
         overlay_network: A network that the services join; created if it does not exist.
         publish: "ingress": at a port of every node, by the mesh. "host": each replica at a port of its node. "dnsrr":
             not at all; the addresses are those in `overlay_network`, for clients in that network. None: by the mesh
             where this kernel supports it (IPVS), or else "host".
         grace_s: Seconds that a stopped server waits for its sessions to end.
         start_timeout_s: Seconds until all replicas run, pulls of images included.
-        ready_timeout_s: Seconds until they are ready after that, where the caller gives no other timeout.
+        ready_timeout_s: Seconds until they are ready after that, unless a call gives another timeout.
         gpu_resource: Name of GPUs in `node-generic-resources` of the nodes' daemon.json.
-        start_rate: Number of replicas that are started at one time, and of attempts of a refused start.
+        start_rate: Maximum of replicas that start concurrently, and of attempts of a refused start.
 
     Raises:
         MissingExtra: The SDK is not installed.
-        ProviderFailed: There is no Docker engine, or it is in no swarm and must not initialize one.
+        ProviderFailed: No Docker engine answers, or it is not in a swarm and must not initialize one.
         UsageError: `publish` is unknown, or needs a network.
     """
 
@@ -247,7 +247,7 @@ class DockerSwarmProvider(BlockingContainers):
         if publish is not None and publish not in PUBLISH_MODES:
             raise UsageError(f"publish must be one of {', '.join(PUBLISH_MODES)}, got {publish!r}")
         if publish == "dnsrr" and overlay_network is None:
-            raise UsageError("publish='dnsrr' has addresses in a network alone: give overlay_network, too")
+            raise UsageError("publish='dnsrr' has addresses only in a network: set overlay_network, too")
         if grace_s < 0:
             raise UsageError(f"grace_s must be 0 or more, got {grace_s!r}")
         self._publish = publish or ("ingress" if mesh_works() else "host")
@@ -262,7 +262,9 @@ class DockerSwarmProvider(BlockingContainers):
         self._manager = SwarmManager()
         try:
             if not auto_init_swarm and not self._manager.active():
-                raise ProviderFailed("this Docker engine is in no swarm: docker swarm init, or auto_init_swarm")
+                raise ProviderFailed(
+                    "this Docker engine is not in a swarm: run docker swarm init, or set auto_init_swarm"
+                )
         except BaseException:
             self._manager.close()
             raise
@@ -296,7 +298,7 @@ class DockerSwarmProvider(BlockingContainers):
             deployment.handle = SwarmService(self._manager, deployment, self._publish)
         service: SwarmService = deployment.handle
         if service.id and not await self._manager.services(f"{DEPLOYMENT}={deployment.name}"):
-            service.id, service.replicas = "", 0  # it was removed from outside: create it again
+            service.id, service.replicas = "", 0  # another client removed it: create it again
             deployment.servers.clear()
         before = service.replicas
         try:
@@ -304,14 +306,14 @@ class DockerSwarmProvider(BlockingContainers):
                 await self._want(deployment, min(replicas, service.replicas + self.start_rate.at_once))
         except ProviderFailed as error:
             if before:
-                with add_cleanup_note(error):  # tasks that do not run go first: no session is lost
+                with add_cleanup_note(error):  # tasks that do not run are removed first, so no session is lost
                     await self._want(deployment, max(before, await service.running()))
             raise
 
     async def _want(self, deployment: Deployment, replicas: int) -> None:
         service: SwarmService = deployment.handle
         if service.id and service.fixed:
-            raise UsageError("this service was given a mode of its own, which says how many servers it has")
+            raise UsageError("the option `mode` of this service fixes the number of its servers")
         service.expect(replicas)
         if service.id:
             await self._manager.scale(service.id, replicas)

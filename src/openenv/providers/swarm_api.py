@@ -22,7 +22,7 @@ from .spec import CONTAINER_PORT
 _ENDINGS = {
     "failed": "failed",
     "rejected": "was rejected",
-    "complete": "ended by itself",
+    "complete": "has ended",
     "orphaned": "was lost with its node",
 }
 _OVER = {*_ENDINGS, "shutdown", "remove"}
@@ -36,7 +36,7 @@ class TaskSlot:
         key: Its number; in a global service, the id of its node.
         tasks: Ids of its tasks, the current one last.
         running: Whether the current task runs.
-        failure: Why it does not run, as the words after "the server"; None while it runs, or starts for the first
+        failure: Why it does not run, phrased to follow "the server". None while it runs, or starts for the first
             time.
         state: State of the current task, as the swarm calls it.
         node: The node of the current task, if it has one.
@@ -153,7 +153,7 @@ def published_as(options: dict[str, Any], otherwise: str) -> str:
 def service_of(
     deployment: Deployment, publish: str, replicas: int, network: str | None, grace_s: float, gpu: str
 ) -> dict[str, Any]:
-    """Arguments of `docker.services.create`, without the image. The options of the specification win.
+    """Arguments of `docker.services.create`, without the image. Options of the specification override them.
 
     Args:
         deployment: The deployment that the service belongs to.
@@ -178,7 +178,7 @@ def service_of(
     if wanted.processes is not None:  # the SDK has no argument for it
         resources.setdefault("Limits", {})["Pids"] = wanted.processes
     networks = [*(options.pop("networks", None) or ()), *([network] if network else ())]
-    # A fixed port is free once per node: the old server must end before the new one starts.
+    # One server per node can have a fixed port: the old one must end before the new one starts.
     order: Literal["start-first", "stop-first"]
     order = "stop-first" if port is not None and publish == "host" else "start-first"
     return {
@@ -213,7 +213,7 @@ def _endpoint(publish: str, port: int | None, container_port: int) -> Any:
 
 T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
-# Seconds to read a log: it may be on a node that does not answer.
+# Seconds to read a log, which may be on a node that does not answer.
 LOG_S = 5.0
 # Attempts to change a service that another client changes at the same time.
 ATTEMPTS = 5
@@ -258,17 +258,19 @@ class SwarmManager:
         """Makes sure that the engine is a manager of a swarm.
 
         Raises:
-            ProviderFailed: It is in no swarm, or a worker.
+            ProviderFailed: It is not in a swarm, or is a worker.
         """
         if await self.manages():
             return
         if await on_thread(self.active):
-            raise ProviderFailed("this Docker engine is a worker of its swarm: let DOCKER_HOST name a manager")
+            raise ProviderFailed("this Docker engine is a worker of its swarm: set DOCKER_HOST to a manager")
         if not auto_init:
-            raise ProviderFailed("this Docker engine is in no swarm: docker swarm init, or auto_init_swarm")
+            raise ProviderFailed(
+                "this Docker engine is not in a swarm: run docker swarm init, or set auto_init_swarm"
+            )
         swarm = self._engine.swarm
         await self._whole(
-            "making a swarm", lambda: swarm.init(advertise_addr=LOOPBACK, listen_addr=f"{LOOPBACK}:2377")
+            "creating a swarm", lambda: swarm.init(advertise_addr=LOOPBACK, listen_addr=f"{LOOPBACK}:2377")
         )
 
     async def image(self, name: str) -> str:
@@ -347,7 +349,7 @@ class SwarmManager:
         return self.host if address in _NOWHERE else address
 
     async def log(self, service: str, tasks: tuple[str, ...], lines: int) -> str:
-        """The last log lines of tasks of a service; "" where the log cannot be read."""
+        """The last log lines of tasks of a service, or "" if the log cannot be read."""
 
         def read() -> bytes:
             parts = self._engine.api.service_logs(service, details=True, stdout=True, stderr=True, tail=lines)
@@ -394,7 +396,7 @@ class SwarmManager:
                 if not networks.list(names=[f"^{name}$"]):  # another client was faster
                     raise
 
-        await self._whole(f"making the network {name}", make)
+        await self._whole(f"creating the network {name}", make)
 
     async def remove_network(self, network: str) -> None:
         """Removes a network unless a service uses it."""
@@ -422,7 +424,7 @@ class SwarmManager:
         await self._whole("removing a network", remove)
 
     def _secrets(self, wanted: list[Any] | None) -> list[Any] | None:
-        """References to secrets of the swarm: the SDK needs their ids, too."""
+        """References to secrets of the swarm, with the ids that the SDK needs."""
         from docker.types import SecretReference
 
         if not wanted or not any(isinstance(each, str) for each in wanted):
@@ -430,7 +432,7 @@ class SwarmManager:
         found = {secret.name: secret.id for secret in self._engine.secrets.list()}
         missing = [each for each in wanted if isinstance(each, str) and each not in found]
         if missing:
-            raise ProviderFailed(f"the swarm has no secret {', '.join(missing)}: docker secret create NAME FILE")
+            raise ProviderFailed(f"the swarm has no secret {', '.join(missing)}: run docker secret create NAME FILE")
         return [SecretReference(found[each], each) if isinstance(each, str) else each for each in wanted]
 
     async def _ask(self, what: str, call: Callable[[], T], variables: Mapping[str, str] | None = None) -> T:
@@ -441,7 +443,7 @@ class SwarmManager:
         return await on_thread(translated_call)
 
     async def _whole(self, what: str, call: Callable[[], T], variables: Mapping[str, str] | None = None) -> T:
-        """Runs a call that changes the swarm, to its end: it must not take effect after a cancellation's cleanup."""
+        """Runs a call that changes the swarm to its end: it must not take effect after a cancellation's cleanup."""
         return await run_to_completion(self._ask(what, call, variables))
 
 

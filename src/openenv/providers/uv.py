@@ -1,4 +1,4 @@
-"""Servers of a project in its own Python environment, by `uv run` (`UVProvider`)."""
+"""Servers of a project in its own Python environment, with `uv run` (`UVProvider`)."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from .spec import Capabilities, LaunchSpec
 # Prefix of a `project_path` that is the address of a repository.
 GIT_URL_PREFIX = "git+"
 
-# Less than the grace period of a process.
+# Shorter than the grace period of a process.
 SHUTDOWN_S = 2
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - compared with, not bound
 
 
 class UVProvider(ProcessProvider):
-    """Runs the app of a project by `uv run`, which first installs the project's dependencies.
+    """Runs the app of a project with `uv run`, which first installs the project's dependencies.
 
     Args:
-        project_path: A folder with pyproject.toml, or `git+https://...` of a repository. None leaves it to each
-            `LaunchSpec`.
+        project_path: A folder with pyproject.toml, or `git+https://...` of a repository. None takes the
+            project of each `LaunchSpec`.
         app: Its app, as `module:attribute`.
         host: Address to listen on. Other machines can reach the server unless it is loopback.
         reload: Whether the server restarts when a file changes.
         env_vars: Environment variables of the servers, added to those of this process.
-        context_timeout_s: Seconds for the start, including the installation, and again until it is ready.
+        context_timeout_s: Timeout in seconds for the start with the installation, and a second one until it is ready.
         options: Options for `uv run`, such as `("--offline",)`.
         start_rate: How fast servers are started.
 
     Raises:
-        UsageError: There is no such folder, or no project in it.
+        UsageError: The folder does not exist, or has no project.
         ProviderFailed: uv is not installed.
     """
 
@@ -67,7 +67,7 @@ class UVProvider(ProcessProvider):
         self._options = options
         self._uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
         if self._uv is None:
-            raise ProviderFailed("uv is not installed: pip install uv")
+            raise ProviderFailed("uv is not installed: run pip install uv")
 
     def start(
         self,
@@ -100,7 +100,7 @@ class UVProvider(ProcessProvider):
 
     @property
     def context_timeout_s(self) -> float:
-        """Seconds for the start, and again until the server is ready."""
+        """Timeout in seconds for the start, and a second one until the server is ready."""
         return self.ready_timeout_s
 
     @context_timeout_s.setter
@@ -109,7 +109,9 @@ class UVProvider(ProcessProvider):
 
     def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         if self.project_path is None:
-            raise UsageError("UVProvider() has no project: UVProvider(project_path=...), or launch() a LaunchSpec")
+            raise UsageError(
+                "UVProvider() has no project: use UVProvider(project_path=...), or launch() a LaunchSpec"
+            )
         return LaunchSpec(project=self.project_path, port=port, env_vars=env_vars, options=options)
 
     def command(self, spec: LaunchSpec, port: int) -> list[str]:
@@ -142,5 +144,7 @@ def _source_of(project_path: str | Path) -> tuple[str, ...]:
         return "--with", str(project_path), "--isolated", "--no-project"
     folder = Path(project_path).expanduser().resolve()
     if not (folder / "pyproject.toml").is_file():
-        raise UsageError(f"{folder} is no project: project_path is a folder with pyproject.toml, or git+https://...")
+        raise UsageError(
+            f"{folder} is not a project: project_path must be a folder with pyproject.toml, or git+https://..."
+        )
     return "--project", str(folder)

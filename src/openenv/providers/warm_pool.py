@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("openenv.providers")
 # Seconds between two checks that the waiting deployments still run.
 GLANCE_S = 2.0
-# Seconds until the next start: a caller that has just taken a deployment need not share the processors with it.
+# Seconds until the next start, so that it does not compete for processors with the deployment just taken.
 RESPITE_S = 0.2
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 
 
 class WarmPool:
-    """Keeps a number of deployments of one specification ready, each with its own key. For one provider.
+    """Keeps deployments of one specification ready at one provider, each with its own key.
 
-    A deployment that is taken has one user, who stops it as any other; the pool starts another in its place, at the
-    provider's start rate. The pool replaces a deployment that breaks while it waits.
+    A caller that takes a deployment must stop it. The pool starts another in its place, at the provider's start
+    rate. It also replaces deployments that break while they wait.
 
     Args:
         provider: The provider that starts them.
         spec: The specification of each deployment.
-        size: How many are kept ready.
+        size: Number of deployments that are kept ready.
 
     Raises:
         UsageError: `size` is less than 1, or the provider cannot start `spec`.
@@ -45,7 +45,7 @@ class WarmPool:
 
     def __init__(self, provider: Provider, spec: LaunchSpec, size: int):
         if size < 1:
-            raise UsageError(f"a pool of warm servers has 1 or more of them, got {size!r}")
+            raise UsageError(f"the size of a warm pool must be 1 or more, got {size!r}")
         provider.capabilities.check(type(provider).__name__, spec)
         self.spec = spec
         self.size = size
@@ -61,11 +61,13 @@ class WarmPool:
         self._over = False
         self._keeper: asyncio.Task[None] | None = None
         shared_loop().submit(self._keep())
-        atexit.register(self.close)  # runs before the deployments' exit hook: the pool would replace stopped ones
+        atexit.register(
+            self.close
+        )  # must run before the deployments' exit hook, or the pool would replace stopped ones
 
     @property
     def count(self) -> int:
-        """How many are ready now."""
+        """Number of deployments that are ready now."""
         return len(self._waiting)
 
     async def filled(self, timeout_s: float = 60.0) -> None:
@@ -82,7 +84,7 @@ class WarmPool:
         shared_loop().run(self._filled(timeout_s))
 
     def take(self) -> Deployment | None:
-        """Takes a ready deployment out of the pool, for the caller alone; None if none is ready. From any thread."""
+        """Takes a ready deployment out of the pool. None if none is ready. May be called from any thread."""
         if os.getpid() != self._owner:
             return None  # a fork: the deployments belong to the parent
         with self._lock:
@@ -124,7 +126,7 @@ class WarmPool:
             await deployment.ready()
         except OpenEnvError as error:
             self._fault = error
-            logger.warning("a warm server could not be started, again in %g s: %s", self._backoff.grow(), error)
+            logger.warning("a warm server could not be started, retrying in %g s: %s", self._backoff.grow(), error)
             await _stopped(deployment)
         except BaseException:
             await asyncio.shield(_stopped(deployment))
@@ -147,7 +149,7 @@ class WarmPool:
                 continue
             with self._lock:
                 if deployment not in self._waiting:
-                    continue  # it was taken: `start` of its new owner restarts it
+                    continue  # it was taken: the new owner's `start` restarts it
                 self._waiting.remove(deployment)
             await _stopped(deployment)
 
@@ -159,7 +161,9 @@ class WarmPool:
                         raise self._fault
                     await self._news.wait()
         except TimeoutError:
-            raise NotReady(f"{self.count} of {self.size} warm servers were ready within {timeout_s:g} s") from None
+            raise NotReady(
+                f"only {self.count} of {self.size} warm servers were ready within {timeout_s:g} s"
+            ) from None
 
     async def _close(self) -> None:
         self._over = True
@@ -189,4 +193,6 @@ async def _stopped(deployment: Deployment) -> None:
     try:
         await deployment.stop()
     except OpenEnvError as error:
-        logger.warning("%s could not be removed yet, it will be when the process ends: %s", deployment.name, error)
+        logger.warning(
+            "%s could not be removed yet, trying again at the exit of the process: %s", deployment.name, error
+        )

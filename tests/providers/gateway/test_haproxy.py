@@ -73,5 +73,5 @@ def test_statistics_are_on_loopback_and_only_where_a_port_was_named() -> None:
 
 
 def test_a_certificate_is_never_taken_for_anybodys() -> None:
-    with pytest.raises(UsageError, match="by host name"):
+    with pytest.raises(UsageError, match="use a host name"):
         haproxy.render(Topology(backends=(Backend("a", "10.0.0.1", 443, tls=True),), backend_ca="/ca.pem"))

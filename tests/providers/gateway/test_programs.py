@@ -72,12 +72,12 @@ async def test_a_stop_while_the_configuration_is_looked_at_is_followed_by_no_pro
     await look.reached()
     await gateway.stop()
     look.open()
-    with pytest.raises(ProviderFailed, match="stopped meanwhile"):
+    with pytest.raises(ProviderFailed, match="stopped during the call"):
         await start
     assert slow.made == []
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "nginx"])
 def test_a_program_that_cannot_look_is_no_traceback(kind: str, tmp_path: Any) -> None:
-    with pytest.raises(LaunchFailed, match=r"/nowhere/it could not look at the configuration"):
+    with pytest.raises(LaunchFailed, match=r"/nowhere/it could not check the configuration"):
         BALANCERS[kind].check("/nowhere/it", Gateway().topology, tmp_path)

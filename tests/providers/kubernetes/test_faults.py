@@ -158,7 +158,7 @@ async def test_a_refusal_is_told_at_once(provider: Make, cluster: Cluster) -> No
 
 async def test_what_answers_and_is_no_cluster_is_told(provider: Make, cluster: Cluster) -> None:
     cluster.misbehave("GET .*/secrets", "nonsense", times=100)
-    with pytest.raises(ProviderBusy, match="answers that is no cluster: <html>please log in"):
+    with pytest.raises(ProviderBusy, match="not from a Kubernetes API: <html>please log in"):
         await provider().leftovers()
 
 

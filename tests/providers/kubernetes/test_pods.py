@@ -38,7 +38,7 @@ def test_one_that_crashes_again_and_again() -> None:
         "lastState": {"terminated": {"exitCode": 3, "reason": "Error"}},
     }
     found = pod(containerStatuses=[container])
-    assert end_of(found) == "ended with exit code 3, again and again (CrashLoopBackOff)"
+    assert end_of(found) == "ended with exit code 3, repeatedly (CrashLoopBackOff)"
     assert not never_ran(found)
 
 
@@ -101,7 +101,7 @@ def test_one_that_makes_way() -> None:
 
 def test_one_that_no_node_takes() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
-    assert unplaced(pod(conditions=[condition])) == "finds no node that takes it (Unschedulable: 0/3 nodes)"
+    assert unplaced(pod(conditions=[condition])) == "fits on no node (Unschedulable: 0/3 nodes)"
     assert unplaced(pod(conditions=[condition | {"reason": "SchedulerError"}])) is None
     assert unplaced(pod(conditions=[condition | {"status": "True"}])) is None
     assert unplaced(pod()) is None

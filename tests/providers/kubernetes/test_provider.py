@@ -137,7 +137,7 @@ def test_where_there_is_no_cluster_nothing_is_said_to_be_left(tmp_path: Path) ->
     outcome = subprocess.run(
         [sys.executable, "-c", code], env=nowhere, capture_output=True, text=True, check=False, timeout=60
     )
-    assert "openenv.errors.ProviderFailed: no Kubernetes cluster is known" in outcome.stderr
+    assert "openenv.errors.ProviderFailed: no Kubernetes cluster is configured" in outcome.stderr
     assert "was not removed" not in outcome.stderr
 
 

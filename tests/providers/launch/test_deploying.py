@@ -162,5 +162,5 @@ def test_what_makes_no_sense() -> None:
         deploy("echo")
     with pytest.raises(UsageError, match="pass a Provider"):
         deploy(SPEC, "docker")
-    with pytest.raises(UsageError, match="starts no target"):
+    with pytest.raises(UsageError, match="does not support target"):
         deploy(LaunchSpec(target="echo"), Shelf())

@@ -42,7 +42,7 @@ def render(topology: Topology, folder: str | PurePath) -> dict[str, str]:
 
     Returns:
         `BOOTSTRAP`, which Envoy reads once, and `ROUTES`, `CLUSTERS` and `ENDPOINTS`, which Envoy reads again when
-        another file is renamed to them. `ENDPOINTS` is empty where backends have host names: Envoy then resolves
+        another file is renamed to them. `ENDPOINTS` is empty if backends have host names: Envoy then resolves
         them, and the cluster lists them.
     """
     place = PurePath(folder)
@@ -68,7 +68,7 @@ def render(topology: Topology, folder: str | PurePath) -> dict[str, str]:
 
 
 def whole(topology: Topology) -> str:
-    """The same in one file with fixed backends, so that `envoy --mode validate` checks all of it."""
+    """The whole configuration in one file with fixed backends, for `envoy --mode validate`."""
     bootstrap = _bootstrap(topology, {"route_config": _routes(topology)})
     bootstrap["static_resources"]["clusters"] = [_cluster(topology, _stated(topology))]
     return _yaml(bootstrap)
@@ -333,7 +333,7 @@ def _encryption(topology: Topology) -> Fields:
         "auto_host_sni": True,
         "auto_sni_san_validation": True,
     }
-    # Without a host name, compare the address: else any certificate of these authorities would be accepted.
+    # Without a host name, compare the address: otherwise any certificate of these authorities would be accepted.
     addresses = sorted({backend.host for backend in topology.backends if backend.tls and not backend.certified})
     by_address = []
     for address in addresses:

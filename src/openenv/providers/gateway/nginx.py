@@ -1,7 +1,7 @@
 """Render nginx's configuration of a topology.
 
-nginx has no active health checks (they are a feature of the paid edition): it skips a server that accepts no
-connection for a while, and does not notice one that hangs. Resumed sessions do not count among those of their server.
+nginx has no active health checks (they are a feature of the paid edition): for a while it skips a server
+that accepts no connection, but it does not detect one that hangs. It does not count resumed sessions of a server.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ def render(topology: Topology) -> dict[str, str]:
         UsageError: A backend speaks TLS: nginx would expect the same name in all certificates.
     """
     if any(backend.tls for backend in topology.backends):
-        raise UsageError("nginx cannot check the certificates of several backends: have Envoy or HAProxy before TLS")
+        raise UsageError(
+            "nginx cannot check the certificates of several backends: use Envoy or HAProxy for backends with TLS"
+        )
     known = [
-        # Some words on the left of a map are directives: escape them.
+        # Escape names in a map that are also directives.
         "    " + ("\\" if backend.name in _MAP_WORDS else "") + f"{backend.name} to-{backend.name};"
         for backend in topology.backends
     ]

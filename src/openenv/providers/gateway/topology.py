@@ -37,7 +37,7 @@ class Backend:
         host: Its address or host name.
         port: Its port.
         tls: Whether it speaks TLS.
-        certified: The host name that its certificate must have; None where only an address is known.
+        certified: The host name that its certificate must have. None if only an address is known.
 
     Raises:
         UsageError: An invalid value.
@@ -53,11 +53,13 @@ class Backend:
         if self.certified is None and not self.is_address:
             object.__setattr__(self, "certified", self.host)
         if not _NAME.fullmatch(self.name):
-            raise UsageError(f"{self.name!r} is no name of a backend: letters, digits, '.', '_' and '-', at most 63")
+            raise UsageError(
+                f"{self.name!r} is not a valid backend name: use at most 63 letters, digits, '.', '_' and '-'"
+            )
         if not self.is_address and not _HOST.fullmatch(self.host):
             raise UsageError(f"backend {self.name}: {self.host!r} is neither an address nor a host name")
         if self.certified is not None and not _HOST.fullmatch(self.certified):
-            raise UsageError(f"backend {self.name}: {self.certified!r} is no name of a certificate")
+            raise UsageError(f"backend {self.name}: {self.certified!r} is not a valid host name of a certificate")
         if self.port not in _PORTS:
             raise UsageError(f"backend {self.name}: the port must be 1 to 65535, got {self.port!r}")
 
@@ -84,9 +86,11 @@ class Backend:
             if parts.scheme not in {"http", "https", "ws", "wss"} or parts.path not in {"", "/"} or parts.query:
                 host = ""
         if "@" in address:  # perhaps a password; the gateway would not pass it on
-            raise UsageError("a backend is an address without a user: write host:port; clients bring their keys")
+            raise UsageError(
+                "the address of a backend must not contain a user: write host:port; clients send their keys"
+            )
         if not host or (port is None and "://" not in address):
-            raise UsageError(f"{text!r} is no backend: write host:port, https://host:port or NAME=host:port")
+            raise UsageError(f"{text!r} is not a backend: write host:port, https://host:port or NAME=host:port")
         tls = parts.scheme in {"https", "wss"}
         port = (443 if tls else 80) if port is None else port
         return cls(name or (given if equals else plain_name(f"{host}-{port}")), host, port, tls)
@@ -118,7 +122,7 @@ class Topology:
         health_path: Path of the health checks; a backend that does not answer 200 gets no new session.
         health_interval_s: Seconds between two health checks.
         health_timeout_s: Seconds for an answer. A busy machine answers late.
-        unhealthy_after: Failed health checks in a row until a backend counts as unhealthy.
+        unhealthy_after: Consecutive failed health checks until a backend is unhealthy.
         connect_timeout_s: Seconds for a connection to a backend.
 
     Raises:
@@ -143,16 +147,16 @@ class Topology:
         object.__setattr__(self, "backends", tuple(self.backends))
         self._check_backends()
         if not _is_address(self.host):
-            raise UsageError(f"a gateway listens on an IP address, as 127.0.0.1 or 0.0.0.0, got {self.host!r}")
+            raise UsageError(f"host must be an IP address such as 127.0.0.1 or 0.0.0.0, got {self.host!r}")
         if self.port not in range(65536) or self.admin_port not in range(65536):
             raise UsageError(f"ports must be 0 to 65535, got {self.port!r} and admin_port {self.admin_port!r}")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise UsageError("TLS needs both tls_certificate and tls_key (--tls-cert and --tls-key)")
         for file in (self.tls_certificate, self.tls_key, self.backend_ca):
             if file is not None and not _FILE.fullmatch(file):
-                raise UsageError(f"{file!r}: the path of a file for a gateway may have no blanks and quotes")
+                raise UsageError(f"{file!r}: paths of files for a gateway must not contain spaces or quotes")
         if not _PATH.fullmatch(self.health_path):
-            raise UsageError(f"health_path must be a path as /health, got {self.health_path!r}")
+            raise UsageError(f"health_path must be a path such as /health, got {self.health_path!r}")
         if self.max_sessions < 1 or self.unhealthy_after < 1:
             raise UsageError("max_sessions and unhealthy_after must be 1 or more")
         if min(self.health_interval_s, self.health_timeout_s, self.connect_timeout_s) <= 0:
@@ -160,7 +164,7 @@ class Topology:
 
     @property
     def tls(self) -> bool:
-        """Whether clients connect by TLS."""
+        """Whether clients connect with TLS."""
         return self.tls_certificate is not None
 
     @property
@@ -176,7 +180,7 @@ class Topology:
         names: set[str] = set()
         for backend in self.backends:
             if backend.name in names:
-                raise UsageError(f"two backends are called {backend.name!r}: write NAME=host:port for one of them")
+                raise UsageError(f"two backends have the name {backend.name!r}: write NAME=host:port for one of them")
             names.add(backend.name)
         if self.backend_ca is None and any(backend.tls for backend in self.backends):
             raise UsageError("backends with TLS need backend_ca (--backend-ca): the file of authorities to trust")
@@ -193,5 +197,5 @@ def _is_address(host: str) -> bool:
 
 
 def plain_name(text: str) -> str:
-    """A valid backend name from a text. Of a long text it takes the end, where names differ."""
+    """A valid backend name from a string. Keeps the end of a long string, where names differ."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[-63:].strip("-._") or "backend"

@@ -96,8 +96,8 @@ KINDS = {
 """API version and path of each kind."""
 MANAGER = "openenv"
 """Field manager of our changes (server-side apply)."""
-# Seconds after which a watch is requested anew, and seconds of silence after that until its connection counts as
-# dead: TCP does not report every dead connection.
+# Seconds after which a watch is requested again, and seconds of silence after that until its connection is
+# considered dead: TCP does not report every dead connection.
 WATCH_S, SILENCE_S = 45, 15
 _NOT_FOUND, _CONFLICT, _GONE = 404, 409, 410
 
@@ -210,7 +210,7 @@ class KubernetesCluster:
             )
 
     async def get(self, kind: str, name: str) -> Manifest | None:
-        """An object; None where there is none.
+        """An object. None if it does not exist.
 
         Raises:
             ProviderFailed: The request failed.
@@ -238,13 +238,13 @@ class KubernetesCluster:
         return found.get("items") or [], found.get("metadata", {}).get("resourceVersion", "")
 
     async def delete(self, kind: str, name: str, *, uid: str | None = None, grace_s: int | None = None) -> None:
-        """Deletes an object and its dependents. No error if it does not exist.
+        """Deletes an object and its dependents. Does nothing if it does not exist.
 
         Args:
             kind: The kind.
             name: Its name.
             uid: Deletes only the object with this uid, not another one of the same name.
-            grace_s: Grace period of a Pod; None: that of its manifest. With 0, the API removes it at once.
+            grace_s: Grace period of a Pod. None for that of its manifest. With 0, the API removes it at once.
 
         Raises:
             ProviderFailed: The cluster does not delete it.
@@ -262,7 +262,7 @@ class KubernetesCluster:
                     raise
 
     async def log(self, pod: str, lines: int) -> str:
-        """The last lines of a Pod's log; "" where it cannot be read."""
+        """The last lines of a Pod's log, or "" if it cannot be read."""
         params = {"tailLines": str(lines)}
         try:
             text = await self.text("GET", await self._path("Pod", f"{pod}/log"), params=params, attempts=2)
@@ -271,7 +271,7 @@ class KubernetesCluster:
         return text.rstrip()
 
     async def warnings(self, name: str) -> list[str]:
-        """Messages of warning events of an object, the latest last; [] where they cannot be read."""
+        """Messages of warning events of an object, the latest last, or [] if they cannot be read."""
         try:
             events, _ = await self.find("Event", fieldSelector=f"involvedObject.name={name},type=Warning")
         except ProviderFailed:
@@ -383,7 +383,7 @@ class KubernetesCluster:
         began, account = time.time(), str(SERVICE_ACCOUNT)
         try:
             async with asyncio.timeout(REQUEST_S):
-                # A separate instance, for its credentials only. Any user of a shared kr8s instance may close it, and
+                # A separate instance, only for its credentials. Any user of a shared kr8s instance may close it, and
                 # kr8s leaks connections of failed requests and of concurrent logins.
                 auth = await kr8s.asyncio.Api(
                     bypass_factory=True, kubeconfig=self._kubeconfig, context=self._context, serviceaccount=account
@@ -391,7 +391,7 @@ class KubernetesCluster:
                 tls = await auth.ssl_context()
         except (ValueError, KeyError, IndexError, TypeError, RuntimeError, yaml.YAMLError) as error:
             raise ProviderFailed(
-                f"no Kubernetes cluster is known: give kubeconfig and context, or set KUBECONFIG ({error})"
+                f"no Kubernetes cluster is configured: pass kubeconfig and context, or set KUBECONFIG ({error})"
             ) from None
         except Exception as error:  # noqa: BLE001 - kr8s passes on exceptions of its libraries
             raise _unanswered(error) from None
@@ -465,7 +465,7 @@ def decoded(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ApiUnreachable(f"something answers that is no cluster: {text:.100}")
+        raise ApiUnreachable(f"the answer is not from a Kubernetes API: {text:.100}")
     return found
 
 

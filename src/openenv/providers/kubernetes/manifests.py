@@ -18,7 +18,7 @@ SETTLE_S = 5
 BEYOND_GRACE_S = 15
 _VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]i?|Ki)?")
-# Types of the options that are neither strings nor booleans.
+# Types of options other than strings and booleans.
 _KINDS: Mapping[Any, tuple[str, ...]] = {
     Mapping: ("node_selector", "labels", "annotations", "requests", "callers", "pod", "container"),
     Sequence: ("pull_secrets", "tolerations", "writable"),
@@ -36,13 +36,13 @@ class PodOptions:
         pull_secrets: Names of Secrets for the image's registry.
         node_selector: Labels that nodes must have.
         tolerations: Tolerations of taints, as in a Pod's specification.
-        labels: Further labels of all objects.
+        labels: Additional labels of all objects.
         annotations: Annotations of all objects.
         requests: Requests of each server, by resource ("cpu", "memory"); None: its limits.
         gpu_resource: Resource name of GPUs.
-        user: User and group id that servers run as; None takes the image's, which must be a number and not 0.
+        user: User and group id that servers run as; None takes that of the image, which must be a number above 0.
         read_only: Whether the root file system is read-only.
-        writable: Folders that are writable all the same, and empty at first.
+        writable: Folders that are writable despite `read_only`, and empty at first.
         restart: Whether the kubelet restarts a server that has ended.
         lifetime_s: Seconds after which the cluster ends a Pod, so that none is forgotten; None: never. Only of
             single Pods.
@@ -90,9 +90,9 @@ class PodOptions:
                 raise UsageError(f"{name} must be more than 0, got {getattr(self, name)!r}")
         for name, amount in (self.requests or {}).items():
             if not _QUANTITY.fullmatch(str(amount)):
-                raise UsageError(f"requests must be quantities as '500m' or '2Gi', got {name}={amount!r}")
+                raise UsageError(f"requests must be quantities such as '500m' or '2Gi', got {name}={amount!r}")
         if self.callers is not None and not self.policy:
-            raise UsageError("callers needs policy=True: it is the NetworkPolicy that keeps others out")
+            raise UsageError("callers needs policy=True: the NetworkPolicy rejects other Pods")
 
     def _check_kinds(self) -> None:
         for kind, names in _KINDS.items():
@@ -115,7 +115,7 @@ class PodWorkload:
     Attributes:
         name: Name of their shared objects.
         image: The image.
-        command: Command in place of the image's own; None: the image's.
+        command: Command that replaces that of the image, if given.
         port: Port that a server listens on.
         selector: Labels that only its Pods have.
         labels: Labels of all of its objects, including those of `selector`.
@@ -139,7 +139,9 @@ class PodWorkload:
     def __post_init__(self) -> None:
         odd = [name for name in self.variables if not _VARIABLE.fullmatch(name)]
         if odd:
-            raise UsageError(f"Kubernetes has no environment variables of such names: {', '.join(map(repr, odd))}")
+            raise UsageError(
+                f"Kubernetes does not allow these names of environment variables: {', '.join(map(repr, odd))}"
+            )
         _ = self.grace_s
 
     @classmethod
@@ -171,7 +173,7 @@ class PodWorkload:
 
     @property
     def grace_s(self) -> float:
-        """Seconds that its sessions have to end by themselves.
+        """Seconds that its sessions have to end.
 
         Raises:
             UsageError: The variable with this value is not a number.
@@ -189,17 +191,17 @@ class PodWorkload:
 
     @property
     def termination_s(self) -> int:
-        """Termination grace period of a Pod: longer than its server needs to end by itself."""
+        """Termination grace period of a Pod in seconds: longer than its server needs to end."""
         return int(self.grace_s) + self.settle_s + BEYOND_GRACE_S
 
 
 def processors(number: float) -> str:
-    """A number of processors in the form that Kubernetes writes: a comparison then shows no difference."""
+    """A number of processors in the form that Kubernetes returns, so that a comparison finds no difference."""
     return str(int(number)) if number == int(number) else f"{round(number * 1000)}m"
 
 
 def size(number: int) -> str:
-    """A number of bytes in the form that Kubernetes writes."""
+    """A number of bytes in the form that Kubernetes returns."""
     for unit, each in (("Gi", 1024**3), ("Mi", 1024**2), ("Ki", 1024)):
         if number % each == 0:
             return f"{number // each}{unit}"
@@ -239,7 +241,7 @@ def namespace(name: str) -> Manifest:
 
 
 def secret(workload: PodWorkload) -> Manifest:
-    """A Secret with all variables of the servers: no rule knows for sure which of them are secrets."""
+    """A Secret with all variables of the servers: it is uncertain which of them are secrets."""
     # Not `stringData`: the cluster would keep keys that a later manifest leaves out.
     data = {name: base64.b64encode(value.encode()).decode() for name, value in workload.variables.items()}
     return manifest("Secret", "v1", workload, type="Opaque", data=data)
@@ -308,7 +310,7 @@ def autoscaler(workload: PodWorkload, least: int, most: int, sessions: int) -> M
         "metrics": [{"type": "Pods", "pods": {"metric": {"name": SESSIONS_METRIC}, "target": target}}],
         "behavior": {
             "scaleUp": {"policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]},
-            # A trainer has no sessions between two rollouts, and soon needs as many again: scale down slowly.
+            # A trainer has no sessions between two rollouts, and soon needs the same number again: scale down slowly.
             "scaleDown": {
                 "stabilizationWindowSeconds": 300,
                 "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}],
@@ -319,7 +321,7 @@ def autoscaler(workload: PodWorkload, least: int, most: int, sessions: int) -> M
 
 
 def disruption_budget(workload: PodWorkload) -> Manifest:
-    """A PodDisruptionBudget: the cluster evicts one server at a time at most."""
+    """A PodDisruptionBudget: the cluster evicts at most one server at a time."""
     spec = {
         "maxUnavailable": 1,
         "selector": {"matchLabels": dict(workload.selector)},
@@ -415,7 +417,7 @@ def _locked(read_only: bool) -> Manifest:
 def _container(workload: PodWorkload) -> Manifest:
     options = workload.options
     health = {"path": HEALTH, "port": PORT_NAME}
-    # Where the server listens, unless the specification's own variables set it.
+    # The address to listen on, unless variables of the specification set it.
     address = {"HOST": "0.0.0.0", "PORT": str(workload.port)}  # noqa: S104 - in the Pod's network
     container: Manifest = {
         "name": CONTAINER,

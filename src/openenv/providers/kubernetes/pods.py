@@ -21,7 +21,7 @@ from .api import UNAUTHORIZED, KubernetesCluster, Manifest, WatchExpired
 # Seconds between two attempts to watch again, at first and at most.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 PATIENCE_S = 60.0
-"""Seconds that a cluster may be silent before the state of its Pods counts as unknown."""
+"""Seconds of silence of a cluster after which the state of its Pods is considered unknown."""
 
 
 class PodWatch:
@@ -78,7 +78,7 @@ class PodWatch:
         """Waits until `holds` returns True; calls it after each change of a Pod.
 
         Returns:
-            Whether it does within `limit_s` seconds.
+            Whether it returned True within `limit_s` seconds.
 
         Raises:
             ProviderFailed: The cluster has been silent for too long.
@@ -88,7 +88,7 @@ class PodWatch:
                 while not holds():
                     self.check()
                     changed = self._changed
-                    # Wake up without a change, too, to check the silence of the cluster.
+                    # Also wake up without a change, to check the silence of the cluster.
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(LONGEST_PAUSE_S):
                             await changed.wait()
@@ -127,7 +127,7 @@ class PodWatch:
             await asyncio.sleep(backoff.grow())
 
     async def _events(self, version: str) -> str:
-        """Takes events until the watch ends; returns the version from which to watch again."""
+        """Handles events until the watch ends. Returns the version from which to watch again."""
         async with contextlib.aclosing(self._cluster.watch("Pod", version, labelSelector=self._selector)) as events:
             async for happened, pod in events:
                 version = pod["metadata"].get("resourceVersion", version)
@@ -146,7 +146,7 @@ class PodWatch:
 
 PodManifest = Mapping[str, Any]
 
-# Reasons of waiting containers that do not resolve by themselves.
+# Reasons of waiting containers that do not resolve without a change.
 _HOPELESS = {
     "ImagePullBackOff",
     "InvalidImageName",
@@ -161,7 +161,7 @@ _PASSING = ("failed to sync ", "timed out", "deadline exceeded")
 
 
 def end_of(pod: PodManifest) -> str | None:
-    """Why a Pod has failed for good, as the words after "the server"; None: it runs, or may still run.
+    """Why a Pod has failed for good, phrased to follow "the server". None if it runs, or may still run.
 
     A Pod without a node is not covered here: see `unplaced`.
     """
@@ -183,10 +183,10 @@ def end_of(pod: PodManifest) -> str | None:
 
 
 def unplaced(pod: PodManifest) -> str | None:
-    """Why no node takes a Pod, as the words after "the server"; None if one has, or it was not scheduled yet."""
+    """Why no node takes a Pod, phrased to follow "the server". None if a node did, or it was not scheduled yet."""
     condition = _condition(pod, "PodScheduled")
     if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
-        return f"finds no node that takes it (Unschedulable: {condition.get('message', 'no reason given')})"
+        return f"fits on no node (Unschedulable: {condition.get('message', 'no reason given')})"
     return None
 
 
@@ -207,14 +207,14 @@ def never_ran(pod: PodManifest) -> bool:
 def _end_of_container(container: PodManifest, restarts: bool) -> str | None:
     state = container.get("state", {})
     if "terminated" in state:
-        # A container that restarts is between two runs. A completed init container is no failure.
+        # A container that restarts is between two runs. A completed init container is not a failure.
         return None if restarts or container.get("ready") else _ended(state["terminated"])
     waiting = state.get("waiting", {})
     reason = waiting.get("reason")
     if reason not in _HOPELESS:
         return None
     if reason == "CrashLoopBackOff":
-        return f"{_ended(container.get('lastState', {}).get('terminated', {}))}, again and again ({reason})"
+        return f"{_ended(container.get('lastState', {}).get('terminated', {}))}, repeatedly ({reason})"
     message = waiting.get("message", "no reason given")
     return None if any(each in message for each in _PASSING) else f"cannot start ({reason}: {message})"
 
@@ -245,7 +245,7 @@ _DATA, _ERROR = 0, 1
 PIECE = 256 * 1024
 CONNECT_S = 10.0
 FORBIDDEN = 403
-# Bytes of a refusal's body that an error repeats.
+# Maximum of bytes of a refusal's body in an error.
 MOST_SAID = 1000
 
 
@@ -280,7 +280,7 @@ class PortForward:
         try:
             self._listener = await asyncio.start_server(self._take, "127.0.0.1", local_port or 0)
         except OSError as error:
-            raise LaunchFailed(f"port {local_port} of this machine cannot be had: {error.strerror}") from None
+            raise LaunchFailed(f"cannot listen on port {local_port} of this machine: {error.strerror}") from None
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 

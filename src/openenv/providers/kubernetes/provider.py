@@ -43,12 +43,12 @@ class ClusterAccess:
     """A cluster, and a watch of the Pods of this process. Belongs to one event loop.
 
     Args:
-        namespace, kubeconfig, context: As for `KubernetesCluster`.
+        namespace, kubeconfig, context: Arguments of `KubernetesCluster`.
 
     Attributes:
         loop: The event loop.
-        deployments: The deployments with servers there. Without any, there is no watch, and connections last only
-            for a visit.
+        deployments: The deployments with servers there. Without any, there is no watch, and each visit opens a
+            connection.
     """
 
     def __init__(self, namespace: str | None, kubeconfig: str | Path | None, context: str | None):
@@ -70,7 +70,7 @@ class ClusterAccess:
 
     @contextlib.asynccontextmanager
     async def visit(self) -> AsyncIterator[KubernetesCluster]:
-        """The cluster, for calls outside of this process's deployments."""
+        """The cluster, for calls that do not belong to a deployment of this process."""
         self._visits += 1
         try:
             yield self.cluster
@@ -108,7 +108,7 @@ class ClusterAccess:
             await self.cluster.delete("Pod", name, uid=uid, grace_s=grace_s)
             if await self._vanished(name, uid, patience_s):
                 return
-        raise ProviderFailed(f"Pod {name} was deleted, and is still there: look at its finalizers")
+        raise ProviderFailed(f"Pod {name} still exists after its deletion: check its finalizers")
 
     async def own_pod(self) -> Manifest | None:
         """The Pod that this process runs in, if it is in the same namespace: owner references need that."""
@@ -121,7 +121,7 @@ class ClusterAccess:
         return await self.cluster.get("Pod", socket.gethostname())
 
     async def _disconnect(self) -> None:
-        """Stops the watch once no deployment needs it, and closes the connection once no caller needs that."""
+        """Stops the watch once no deployment needs it, and closes the connection once no caller needs it."""
         if not self.deployments:
             await self.watch.stop()
         if not self.deployments and not self._visits:
@@ -207,7 +207,7 @@ _LABELS = {"app.kubernetes.io/name": "openenv", "app.kubernetes.io/managed-by": 
 
 @dataclass(eq=False)
 class _Pod:
-    """The state of a server's Pod, from before its creation."""
+    """State of a server's Pod, from before its creation."""
 
     deployment: Deployment
     termination_s: float = 0.0
@@ -241,9 +241,9 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
             "forward": through the cluster's API, from anywhere. None: "cluster" if this process runs in a Pod.
         unschedulable_s: Seconds that a Pod may wait for a node. Set it above 0 where nodes are added on demand.
         env_vars: Environment variables of all servers.
-        start_timeout_s: Seconds for a Pod to have an address, and again until its server is ready.
+        start_timeout_s: Timeout in seconds until a Pod has an address, and a second one until its server is ready.
         start_rate: How fast Pods are created.
-        options: `PodOptions` of every deployment; those of a `LaunchSpec` win.
+        options: `PodOptions` of every deployment; those of a `LaunchSpec` override them.
 
     Raises:
         UsageError: An unknown option, or an invalid value.
@@ -357,10 +357,10 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
             return None
         found = await self._accessed().look(server.name)
         if found is None:
-            return "is no longer there: its Pod was deleted"
+            return "is gone: its Pod was deleted"
         end = self._over(pod, found)
         if end is not None and never_ran(found):
-            # Its log is empty; its events hold the reason.
+            # Its log is empty; its events have the reason.
             warnings = await self._accessed().cluster.warnings(server.name)
             end = "; ".join([end, *dict.fromkeys(warnings[-EVENTS:])])
         return end if end is None else redact(end, pod.deployment.secrets)
@@ -411,7 +411,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
             pod.unplaced_since = now
         if now - pod.unplaced_since < self._unschedulable_s:
             return None
-        return f"{homeless}; unschedulable_s gives the cluster time to add one"
+        return f"{homeless}; set unschedulable_s to give the cluster time to add one"
 
     async def _address(self, server: Server) -> str:
         access, pod, limit_s = self._accessed(), server.handle, self.ready_timeout_s
@@ -424,6 +424,6 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         found = access.watch.pods.get(server.name) or {}
         address, end = address_of(found), await self.why_gone(server)
         if address is None:
-            how = end or f"was given no address within {limit_s:g} s (start_timeout_s)"
+            how = end or f"got no address within {limit_s:g} s (start_timeout_s)"
             raise LaunchFailed(f"the server {how}")
         return address

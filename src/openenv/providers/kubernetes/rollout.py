@@ -25,7 +25,7 @@ def selector_of(name: str) -> dict[str, str]:
 
 
 def labels_of(name: str) -> dict[str, str]:
-    """Labels of all objects of a rollout. None names an owner: a rollout outlives the process that made it."""
+    """Labels of all objects of a rollout, without an owner: a rollout outlives the process that created it."""
     return {**selector_of(name), "app.kubernetes.io/managed-by": "openenv"}
 
 
@@ -38,8 +38,8 @@ class Rollout:
         replicas: Number of servers; with `most`, the minimum.
         most: Maximum of servers, for an autoscaler by sessions; None: always `replicas`.
         sessions: Sessions per server, on average, above which the autoscaler adds servers.
-        namespace: A namespace to create, too; None: it exists.
-        made: Names of generated variables, such as keys: values that the cluster already has are kept.
+        namespace: Namespace to create. None if it exists.
+        made: Names of generated variables, such as keys. Values that the cluster already has are kept.
     """
 
     workload: PodWorkload
@@ -53,7 +53,9 @@ class Rollout:
         if self.replicas < 1:
             raise UsageError(f"replicas must be 1 or more, got {self.replicas!r}")
         if self.most is not None and self.most < self.replicas:
-            raise UsageError(f"there cannot be at most {self.most} replicas and at least {self.replicas}")
+            raise UsageError(
+                f"the maximum of replicas ({self.most}) must not be less than the minimum ({self.replicas})"
+            )
         if self.sessions < 1:
             raise UsageError(f"sessions must be 1 or more, got {self.sessions!r}")
 
@@ -86,8 +88,8 @@ class Rollout:
         if found is not None and (int(found[1]), int(found[2])) < OLDEST:
             oldest = ".".join(map(str, OLDEST))
             raise LaunchFailed(
-                f"the cluster has Kubernetes {cluster.version}, and what is applied needs {oldest} or newer: "
-                "nothing was changed. KubernetesProvider starts servers on older ones"
+                f"the cluster has Kubernetes {cluster.version}, but these objects need {oldest} or newer: "
+                "nothing was changed. KubernetesProvider supports older versions"
             )
         coded = (there or {}).get("data", {})
         known = {name: base64.b64decode(coded[name]).decode() for name in self.made & coded.keys()}
@@ -129,7 +131,7 @@ class Rollout:
                     await asyncio.sleep(GLANCE_S)
         except TimeoutError:
             raise NotReady(
-                f"{self.workload.name} was not there within {timeout_s:g} s (--timeout); the cluster goes on: "
+                f"{self.workload.name} was not ready within {timeout_s:g} s (--timeout); the cluster continues: "
                 f"see kubectl rollout status deployment/{self.workload.name}"
             ) from None
 
@@ -153,7 +155,7 @@ class Rollout:
                 await cluster.delete(kind, name, uid=there["metadata"]["uid"])
 
     async def _check_names(self, cluster: KubernetesCluster) -> None:
-        """Raises `LaunchFailed` where a foreign object has one of the names: the rollout would change it."""
+        """Raises `LaunchFailed` if a foreign object has one of the names, since the rollout would change it."""
         for each in self.manifests:
             kind, metadata = each["kind"], each["metadata"]
             there = None if kind == "Namespace" else await cluster.get(kind, metadata["name"])
@@ -161,7 +163,7 @@ class Rollout:
             ours = there is None or KEYS in there.get("data", {}) or _label_of(there) == _label_of(each)
             if not ours:
                 raise LaunchFailed(
-                    f"the namespace has a {kind} {metadata['name']} that was not made by openenv: choose another "
+                    f"the namespace has a {kind} {metadata['name']} that openenv did not create: choose another "
                     "--name, or delete it first"
                 )
 
@@ -188,7 +190,7 @@ def _label_of(manifest: Manifest) -> str | None:
 
 
 def _complete(deployment: Manifest) -> bool:
-    """Whether all servers of a Deployment run in its last version; False without a Deployment."""
+    """Whether all servers of a Deployment run in its last version. False without a Deployment."""
     spec, status, metadata = (deployment.get(part) or {} for part in ("spec", "status", "metadata"))
     wanted = spec.get("replicas", 1)
     if status.get("observedGeneration", 0) < metadata.get("generation", 0):

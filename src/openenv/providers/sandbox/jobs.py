@@ -21,7 +21,7 @@ logger = logging.getLogger("openenv.providers.sandbox")
 ENDED = frozenset({"COMPLETED", "CANCELED", "ERROR", "DELETED"})
 """Final stages of jobs."""
 _PASSING = frozenset({408, 425, 429})
-# Statuses of requests that were refused before they had any effect.
+# Status codes of requests that were refused before they had an effect.
 _NOT_LET_IN = frozenset({425, 429})
 # Errors of the HTTP libraries under huggingface_hub that occur before a request is sent.
 _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "ProxyError"})
@@ -65,7 +65,9 @@ class HubJobsApi:
             raise UsageError(f"request_timeout_s must be more than 0, got {timeout_s!r}")
         found = token or huggingface_hub.get_token()
         if not found:
-            raise ProviderFailed("there is no token for the Hub: pass token=..., set HF_TOKEN, or `hf auth login`")
+            raise ProviderFailed(
+                "there is no token for the Hub: pass token=..., set HF_TOKEN, or run `hf auth login`"
+            )
         self.token = str(found)
         self.insecure = insecure
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=self.token)
@@ -73,14 +75,14 @@ class HubJobsApi:
         self._namespace = namespace
         self._timeout_s = timeout_s
         self._retries = retries
-        self._asking = asyncio.Lock()  # one request for the user at a time: the Hub limits their rate
+        self._asking = asyncio.Lock()  # one concurrent request for the user: the Hub limits their rate
 
     async def run(self, wanted: Callable[[], bool], **job: Any) -> Any:
         """Starts a job, once.
 
         Args:
-            wanted: Whether the caller still waits for the job once it has started; if not, the job is cancelled.
-            job: As for `huggingface_hub.run_job`.
+            wanted: Returns whether the caller still waits for the job after its start; if not, it is cancelled.
+            job: Arguments of `huggingface_hub.run_job`.
 
         Raises:
             ProviderBusy: A temporary failure; see `may_have_begun`.
@@ -97,7 +99,7 @@ class HubJobsApi:
         return await self._ask("starting a job", start)
 
     def _cancel_unwanted(self, job_id: str, namespace: str) -> None:
-        """Cancels a job, on a thread that may block: its caller has gone."""
+        """Cancels a job without a caller, on a thread that may block."""
         backoff = Backoff(self._retries.pause_s, self._retries.longest_pause_s)
         for _ in range(self._retries.attempts):
             try:
@@ -119,7 +121,7 @@ class HubJobsApi:
         )
 
     async def cancel(self, job_id: str) -> None:
-        """Cancels a job. No error if it has ended, or does not exist."""
+        """Cancels a job. Does nothing if it has ended, or does not exist."""
         namespace = await self._owner_name()
         call = lambda: self._api.cancel_job(job_id=job_id, namespace=namespace)  # noqa: E731
         try:
@@ -147,7 +149,7 @@ class HubJobsApi:
         return await self._retries.start(lambda: self._ask("listing jobs", found))
 
     async def tail(self, job_id: str, lines: int) -> str:
-        """The end of a job's log; "" where it cannot be read."""
+        """The end of a job's log, or "" if it cannot be read."""
         namespace = await self._owner_name()
         call = lambda: list(self._api.fetch_job_logs(job_id=job_id, namespace=namespace, tail=lines))  # noqa: E731
         try:
@@ -159,7 +161,7 @@ class HubJobsApi:
     async def _owner_name(self) -> str:
         async with self._asking:
             if self._namespace is None:
-                who = await self._retries.start(lambda: self._ask("asking for the token's user", self._api.whoami))
+                who = await self._retries.start(lambda: self._ask("requesting the token's user", self._api.whoami))
                 self._namespace = str(who["name"])
         return self._namespace
 
@@ -190,7 +192,7 @@ class HubJobsApi:
         if status in _PASSING or status >= 500:
             after = response.headers.get("Retry-After") or ""
             return ProviderBusy(message, retry_after_s=float(after) if after.isdecimal() else None, data=facts)
-        hint = ": does the token (HF_TOKEN) have the right to write jobs there?" if status in {401, 403} else ""
+        hint = ": check that the token (HF_TOKEN) has write access to jobs there" if status in {401, 403} else ""
         return LaunchFailed(message + hint, data=facts)
 
 
@@ -200,7 +202,7 @@ def is_missing(error: OpenEnvError) -> bool:
 
 
 def may_have_begun(error: OpenEnvError) -> bool:
-    """Whether a job may have been started though starting it failed."""
+    """Whether a job may run although its start failed."""
     return error.retryable and bool(error.data.get("sent", True)) and error.data.get("status") not in _NOT_LET_IN
 
 
@@ -225,7 +227,7 @@ class HubJob:
         name: Name of its server, unique at the Hub.
         port: Port that its server listens on.
         glance_s: Minimum of seconds between two requests for its state.
-        secrets: Texts that logs and errors must mask.
+        secrets: Strings that logs and errors must mask.
 
     Attributes:
         id: Its id at the Hub; None before it has one.
@@ -249,14 +251,14 @@ class HubJob:
 
     @property
     def gone(self) -> str | None:
-        """Why it has ended, as the words after "the server"; None while it runs or may still start."""
+        """Why it has ended, phrased to follow "the server". None while it runs or may still start."""
         if self.stage not in ENDED:
             return None
         return f"is gone: its job {self.id} is {self.stage}{f' ({self._message})' if self._message else ''}"
 
     @property
     def authorization(self) -> str:
-        """The Authorization header that the Hub's proxy asks for."""
+        """The Authorization header for the Hub's proxy."""
         return f"Bearer {self._hub.token}"
 
     async def begin(self, labels: Mapping[str, str], **wanted: Any) -> None:
@@ -270,7 +272,7 @@ class HubJob:
         await asyncio.shield(self._request)
 
     async def look(self) -> None:
-        """Updates its state. The state stays as it is while the Hub does not answer.
+        """Updates its state. Keeps the last state while the Hub does not answer.
 
         Raises:
             LaunchFailed: The Hub refuses the request.
@@ -294,7 +296,7 @@ class HubJob:
         self._check()
         if self._url is None:
             raise NotReady(
-                f"job {self.id} is {self.stage}: its server is not there yet", retry_after_s=self._glance_s
+                f"job {self.id} is {self.stage}: its server has no address yet", retry_after_s=self._glance_s
             )
         return self._url
 
@@ -308,7 +310,7 @@ class HubJob:
             raise ProviderFailed(f"the sandbox {self.gone}", data={"job": self.id, "stage": self.stage})
 
     async def log(self, lines: int) -> str:
-        """The end of its log; its stage where there is no log."""
+        """The end of its log, or its stage if it has no log."""
         if self.id is None:
             return ""
         log = await self._hub.tail(self.id, lines) or f"(job {self.id} is {self.stage}, and has no log)"
@@ -339,7 +341,7 @@ class HubJob:
         except LaunchFailed as error:
             if not is_missing(error):
                 raise
-            self._tell("DELETED", "the Hub does not know it any more")
+            self._tell("DELETED", "it no longer exists at the Hub")
         finally:
             self._glance = None
             self._seen_at = asyncio.get_running_loop().time()
@@ -364,7 +366,7 @@ class HubJob:
                 return url.rstrip("/")
         if urls:
             raise LaunchFailed(
-                f"job {self.id} is at {', '.join(urls)}, which is not where a job's port {self._port} is"
+                f"job {self.id} has the addresses {', '.join(urls)}, none of which is its port {self._port}"
             )
         return None
 

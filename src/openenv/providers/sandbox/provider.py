@@ -32,8 +32,8 @@ class _Sandbox:
 class HFSandboxProvider(BlockingContainers, SingleServerProvider):
     """Runs servers as jobs on the Hub. Clients reach them over a proxy on loopback, one for the whole process.
 
-    The proxy asks for the deployment's key, so that other users of this machine cannot use it, and sends the Hub's
-    token to the Hub's own proxy in front of the job.
+    The proxy checks the deployment's key, so that other users of this machine cannot use it. It sends the Hub's token
+    to the Hub's proxy in front of the job.
 
     Example::
 
@@ -42,12 +42,12 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
 
     Args:
         image: Image of specifications without one: a target or a command. For a target, it must contain openenv.
-        command: Command of an image, unless the specification has one: jobs ignore the command of their image.
+        command: Command of the container, unless the specification has one: jobs ignore the command of their image.
         flavor: Hardware, as the Hub calls it.
         timeout: Time limit of a job, in seconds or as "30m": it ends jobs that could not be cancelled.
         env_vars: Environment variables of every server. Those with a secret's name become secrets of the job.
         secrets: Secrets of every server, by name of their environment variable.
-        labels: Further labels of every job.
+        labels: Additional labels of every job.
         namespace: The user or organization that owns the jobs; None: the token's user.
         token: The Hub's token; None takes that of huggingface_hub.
         endpoint: Address of the Hub; None takes that of huggingface_hub.
@@ -55,7 +55,7 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         ready_timeout_s: Seconds that a server has to become ready, including the wait for hardware.
         request_timeout_s: Seconds for each request to the Hub.
         glance_s: Seconds between two requests for the state of a job.
-        timeouts: How long the proxy waits for a sandbox.
+        timeouts: Timeouts of the proxy.
         start_rate: How fast jobs are started, and retries of temporary failures.
 
     Raises:
@@ -110,7 +110,7 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         self._timeouts = timeouts or ProxyTimeouts()
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
-        """See `Provider.deployment`. Where the servers ask for no key, the proxy still does."""
+        """See `Provider.deployment`. The proxy checks the key even if the servers do not."""
         given = spec.options.get("secrets", {})
         deployment = super().deployment(spec.changed(env_vars={**spec.env_vars, **given}))
         if deployment.api_key is None:
@@ -135,7 +135,7 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         job = HubJob(self._hub, server.name, port, self._glance_s, [*deployment.secrets, *wanted["secrets"].values()])
         assert deployment.api_key is not None
         entries = [entry.strip() for entry in deployment.variables.get(KEYS, "").split(",")]
-        # All keys of the server; empty if it asks for none.
+        # All keys of the server. Empty if it does not check keys.
         keys = [entry.rpartition(":")[2] for entry in entries if entry not in {"", "none"}]
         route = SandboxRoute(server.name, keys or [deployment.api_key], job, self._timeouts, shows_key=bool(keys))
         server.handle = _Sandbox(job, route)
@@ -197,5 +197,5 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
 
 
 def _plain(label: str) -> str:
-    """A label's name in the characters that the Hub allows: no dots."""
+    """A label's name without dots, which the Hub does not allow."""
     return label.replace(".", "-")

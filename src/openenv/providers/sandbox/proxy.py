@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("openenv.providers.sandbox")
 HOST = "127.0.0.1"
-# Seconds for connections to end by themselves after the last route was closed.
+# Seconds for connections to end after the last route was closed.
 FAREWELL_S = 1.0
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
 
 
 async def open_route(route: SandboxRoute) -> str:
-    """Adds a route to this event loop's proxy, which starts with the first route; returns the route's base URL."""
+    """Adds a route to this event loop's proxy, which the first route starts. Returns the route's base URL."""
     shared = _of_this_loop()
     async with shared.turn:
         if shared.proxy is None:
@@ -39,7 +39,7 @@ async def open_route(route: SandboxRoute) -> str:
 
 
 async def close_route(route: SandboxRoute) -> None:
-    """Removes a route and its connections; the proxy ends with the last route. May be called repeatedly."""
+    """Removes a route and its connections. The last one ends the proxy. May be called repeatedly."""
     shared = _of_this_loop()
     async with shared.turn:
         if shared.proxy is not None and shared.proxy.remove(route):
@@ -54,7 +54,7 @@ class Proxy:
         self._client = client
         self._routes: dict[str, SandboxRoute] = {}
         self._state = ServerState()
-        # Without uvicorn's logging configuration, which would change that of the whole process.
+        # Without uvicorn's logging configuration, which would apply to the whole process.
         self._config = Config(
             self._app,
             http=_Http,
@@ -115,7 +115,7 @@ class Proxy:
             name, _, rest = scope["raw_path"].decode("latin-1").removeprefix("/").partition("/")
             route = self._routes.get(name)
             if route is None:
-                raise UsageError(f"no sandbox {name!r} is behind this proxy: was it stopped?")
+                raise UsageError(f"this proxy has no sandbox {name!r}: it may have been stopped")
             key = route.admit(scope["headers"])
             place = f"/{rest}" + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
             request = route, key, place, scope, receive, send
@@ -129,7 +129,7 @@ class Proxy:
             pass  # the client has disconnected: no connection is left to answer on
         except Exception:
             if websocket:  # the logger of uvicorn's WebSockets drops it, see `_quiet`
-                logger.exception("a connection could not be passed on")
+                logger.exception("a connection could not be relayed")
             raise
 
 
@@ -138,7 +138,7 @@ def _plain_client() -> httpx.AsyncClient:
     import httpx
 
     no_cookies = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
-    # Callers decide how many connections are open.
+    # No limit: callers decide on the number of connections.
     limits = httpx.Limits(max_keepalive_connections=64)
     client = httpx.AsyncClient(cookies=no_cookies, limits=limits, follow_redirects=False)
     client.headers.clear()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]
 SERVER_KEY = b"x-openenv-key"
-"""The header with the server's own key: Authorization holds the Hub's token."""
+"""The header with the server's key, since Authorization has the Hub's token."""
 # Hop-by-hop headers (RFC 9110, 7.6.1), and headers that the proxy replaces.
 _HOP = frozenset(
     {
@@ -44,7 +44,7 @@ _STATUSES = {Unauthorized: 401, UsageError: 404, NotReady: 503, ConnectTimeout: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyTimeouts:
-    """How long the proxy waits for a sandbox.
+    """Timeouts of the proxy.
 
     Attributes:
         connect_s: Seconds for a connection to it.
@@ -71,7 +71,7 @@ class SandboxRoute:
         keys: The keys that clients may use.
         job: The job of the sandbox.
         timeouts: Timeouts of the sandbox.
-        shows_key: Whether the server asks for the key, too.
+        shows_key: Whether the server checks the key, too.
         closed: Set when the route is closed.
     """
 
@@ -95,9 +95,7 @@ class SandboxRoute:
                 # Compare all keys, in constant time.
                 if sum(hmac.compare_digest(known.encode(), shown) for known in self.keys):
                     return shown
-        raise Unauthorized(
-            "the way to this sandbox asks for the key of its deployment (api_key): 'Authorization: Bearer KEY'"
-        )
+        raise Unauthorized("this sandbox needs the key of its deployment (api_key): 'Authorization: Bearer KEY'")
 
     def outward(self, headers: Iterable[tuple[bytes, bytes]], key: bytes) -> Headers:
         """Headers of a request to the sandbox: the client's, with the Hub's token in place of the local key."""
@@ -139,7 +137,7 @@ def answer_of(error: OpenEnvError) -> tuple[int, Headers, bytes]:
 
 ABORT = "openenv.abort"
 """Extension of a scope: aborts the connection, so that a client notices an incomplete response."""
-# Statuses that both the Hub's proxy and an application return: the job's state shows which of them it was.
+# Status codes that both the Hub's proxy and an application return: the job's state shows the origin.
 _DOUBTFUL = frozenset({404, 410, 502, 503, 504})
 
 
@@ -154,7 +152,7 @@ class Relay:
         route: The route of the request.
         key: The key of the request.
         place: Path and query at the sandbox.
-        scope, receive, send: Those of the request, as in ASGI.
+        scope, receive, send: ASGI arguments of the request.
     """
 
     def __init__(self, route: SandboxRoute, key: bytes, place: str, scope: Any, receive: Any, send: Any):
@@ -390,7 +388,7 @@ class WebSocketRelay(Relay):
             if end.sent is not None and end.sent.code == TOO_BIG:
                 return TOO_BIG, end.sent.reason
         except (OSError, WebSocketException) as error:
-            return BAD_GATEWAY, _close_reason(f"what the sandbox sent cannot be passed on: {error}")
+            return BAD_GATEWAY, _close_reason(f"a message of the sandbox cannot be relayed: {error}")
         try:
             await self._route.job.verify()
         except OpenEnvError as error:
@@ -400,8 +398,8 @@ class WebSocketRelay(Relay):
     async def _leave(self, there: ClientConnection, end: tuple[int, str]) -> None:
         code, reason = end
         if code in _UNSAID:
-            # The client's connection was lost, or it gave no code. The server must see a lost connection, too: then
-            # it keeps the client's sessions.
+            # The client's connection was lost, or it gave no code. Then the server must see a lost connection, to
+            # keep the client's sessions.
             there.transport.abort()
         await there.close(code if code not in _UNSAID else GOING_AWAY, _close_reason(reason))
 

@@ -51,7 +51,7 @@ class TaskChannel(ABC):
 
     @abstractmethod
     async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
-        """Opens it. Raises `LaunchFailed` where that fails."""
+        """Opens it. Raises `LaunchFailed` if that fails."""
 
     @abstractmethod
     async def notices(self) -> Mapping[str, TaskNotice]:
@@ -87,8 +87,8 @@ class FolderChannel(TaskChannel):
             await run_to_completion(on_thread(lambda: self._make(variables, labels)))
         except OSError as error:
             raise LaunchFailed(
-                f"{self._path} cannot be made: {error.strerror}; give a shared_folder that you may write and all "
-                'nodes see, or announce="connect"'
+                f"{self._path} cannot be created: {error.strerror}; set shared_folder to a writable folder that all "
+                'nodes share, or announce="connect"'
             ) from error
 
     async def notices(self) -> Mapping[str, TaskNotice]:
@@ -99,7 +99,7 @@ class FolderChannel(TaskChannel):
             try:
                 self._notices = await on_thread(self._look)
             finally:
-                # Spend a fifth of the time at most on reading: the file server may be slow, and the notices many.
+                # Spend at most a fifth of the time on reading: the file server may be slow.
                 self._next = loop.time() + max(GLANCE_S, 4 * (loop.time() - began))
         return self._notices
 
@@ -122,7 +122,7 @@ class FolderChannel(TaskChannel):
         self._path.mkdir(mode=0o700)
         for part in ("log", "notices"):
             (self._path / part).mkdir(mode=0o700)
-        # The labels come first: with them, a folder that is only half made can be found and removed.
+        # The labels come first, so that an incomplete folder can be found and removed.
         for name, content in ((_LABELS, labels), ("variables.json", variables)):
             target = os.open(self._path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(target, "w", encoding="utf-8") as file:
@@ -148,7 +148,7 @@ def labels_of(folder: Path) -> dict[str, str] | None:
 
 
 class ListenerChannel(TaskChannel):
-    """Takes reports of tasks over the network. Each report proves knowledge of a token, which is not sent.
+    """Receives reports of tasks over TCP. Each report proves knowledge of a token, which is not sent.
 
     Args:
         port: Port to listen on, at all addresses of this machine; 0 takes a free one.
@@ -169,7 +169,7 @@ class ListenerChannel(TaskChannel):
             listener = socket.create_server(("", self._port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
             self._server = await asyncio.start_server(self._hear, sock=listener, limit=LONGEST)
         except OSError as error:
-            raise LaunchFailed(f"nothing can listen at port {self._port} (listen_port): {error.strerror}") from error
+            raise LaunchFailed(f"cannot listen on port {self._port} (listen_port): {error.strerror}") from error
         self.plan = {"listener": self._server.sockets[0].getsockname()[1]}
         given = {VARIABLES: dict(variables), SECRETS: secrets_of(variables)}
         self.environ = {name: json.dumps(value) for name, value in given.items()} | {TOKEN: self._token}

@@ -17,7 +17,7 @@ from ..base import StartRate
 from ..redaction import redact, secrets_of
 from .job import COLUMNS, FORGOTTEN, SlurmJob, jobs_in, jobs_in_history, leftovers_in
 
-# Seconds for one command. Slurm's commands retry by themselves while the controller does not answer.
+# Seconds for one command. Slurm's commands retry while the controller does not answer.
 LIMIT_S = 30.0
 # Messages of the commands for temporary failures: the cluster is busy or at a limit.
 _PASSING = re.compile(
@@ -68,13 +68,13 @@ async def run(
     Args:
         command: Its name and arguments. No secrets.
         text: Its standard input.
-        variables: Its environment; None: that of this process.
-        limit_s: Seconds that it may take.
+        variables: Its environment. None for that of this process.
+        limit_s: Timeout in seconds.
 
     Raises:
-        ProviderFailed: It is not installed.
-        ProviderBusy: The controller does not answer, or a limit is reached for now.
-        LaunchFailed: It was refused; with the command's message.
+        ProviderFailed: The command is not installed.
+        ProviderBusy: The controller does not answer, or a temporary limit is reached.
+        LaunchFailed: Slurm refused; with the command's message.
     """
     environ = _environ() if variables is None else dict(variables)
     try:
@@ -97,9 +97,7 @@ async def run(
         async with asyncio.timeout(limit_s):
             output, complaint = await process.communicate(None if text is None else text.encode())
     except TimeoutError:
-        raise ProviderBusy(
-            f"{command[0]} took longer than {limit_s:g} s: is slurmctld well? (scontrol ping)"
-        ) from None
+        raise ProviderBusy(f"{command[0]} took longer than {limit_s:g} s: check slurmctld (scontrol ping)") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -154,7 +152,7 @@ async def cancel_tasks(
             while await under_way():  # noqa: ASYNC110 - Slurm has no callback
                 await asyncio.sleep(GLANCE_S)
     except TimeoutError:
-        raise LaunchFailed(f"{' '.join(selection)}: not over {END_S:g} s after scancel; see squeue") from None
+        raise LaunchFailed(f"{' '.join(selection)}: still in squeue {END_S:g} s after scancel") from None
 
 
 async def cancel_others(deployment: str, known: Collection[str]) -> None:
@@ -179,7 +177,7 @@ async def _scancel(selection: Sequence[str]) -> None:
 
 
 async def _squeue(*arguments: str) -> str:
-    """The output of `squeue`; "" for jobs that the controller has forgotten, some minutes after their end."""
+    """The output of `squeue`. "" for jobs that the controller has forgotten, some minutes after their end."""
     try:
         return await run("squeue", "--noheader", *arguments)
     except LaunchFailed as refusal:
@@ -189,7 +187,7 @@ async def _squeue(*arguments: str) -> str:
 
 
 EVERY_S = 1.0
-# Seconds after the submission from which a task that `squeue` does not list counts as over.
+# Seconds after its submission until a task that `squeue` does not list is considered to be over.
 SETTLED_S = 5.0
 _WAITS = SlurmJob("PENDING")
 
@@ -216,7 +214,7 @@ class JobStates:
     async def job(self, task: str) -> SlurmJob:
         """The last known state of a task.
 
-        It stays while the controller does not answer. A task that the controller has forgotten is over.
+        The state stays the same while the controller does not answer. A forgotten task is over.
 
         Raises:
             ProviderFailed: There is no `squeue`, or it refuses.
@@ -226,7 +224,7 @@ class JobStates:
         return self._jobs.get(task, _WAITS)
 
     async def under_way(self, tasks: Collection[str]) -> list[str]:
-        """Which of these tasks are not over, by a new request."""
+        """The tasks that are not over, from a new request."""
         if self._question is not None:  # a running request may be older than the caller's last action
             await self._answer()
         await self._answer()

@@ -50,11 +50,11 @@ _ENDS = {
     "COMPLETED": "has ended (COMPLETED)",
     "TIMEOUT": "was ended by its time limit (TIMEOUT): raise time_limit",
     "NODE_FAIL": "was lost with its node (NODE_FAIL)",
-    "OUT_OF_MEMORY": "used more memory than it was given (OUT_OF_MEMORY): raise resources.memory",
+    "OUT_OF_MEMORY": "exceeded its memory limit (OUT_OF_MEMORY): raise resources.memory",
     "PREEMPTED": "was preempted (PREEMPTED)",
     "CANCELLED": "was cancelled (CANCELLED)",
     "DEADLINE": "was ended by its deadline (DEADLINE)",
-    "FORGOTTEN": "has ended, and Slurm has forgotten how",
+    "FORGOTTEN": "has ended, with a result that Slurm has forgotten",
     "REVOKED": "was moved to another cluster (REVOKED)",
 }
 # As Slurm's manual writes times: minutes, minutes:seconds, hours:minutes:seconds, days-hours[:minutes[:seconds]].
@@ -68,7 +68,7 @@ class SlurmJob:
     Attributes:
         state: Its state, as Slurm calls it.
         restarts: Number of its restarts.
-        reason: Why it waits, or why it ended; "" where Slurm gives none.
+        reason: Why it waits, or why it ended. "" if Slurm gives no reason.
         nodes: Its nodes.
     """
 
@@ -79,7 +79,7 @@ class SlurmJob:
 
     @property
     def over(self) -> str | None:
-        """How it ended, as the words after "the server"; None while it is not over."""
+        """How it ended, phrased to follow "the server". None while it is not over."""
         if self.state in _UNDER_WAY:
             return None
         reason = f", {self.reason}" if self.reason else ""
@@ -104,8 +104,8 @@ def options_of(spec: LaunchSpec, given: Mapping[str, Any]) -> list[str]:
     """Options of `sbatch` for a specification.
 
     Args:
-        spec: The specification; its options win over `given`.
-        given: Options by their long names; True for one without a value, None for none.
+        spec: The specification; its options override `given`.
+        given: Options by their long names. True for an option without a value, None for an unset one.
 
     Raises:
         UsageError: An invalid value.
@@ -124,7 +124,7 @@ def options_of(spec: LaunchSpec, given: Mapping[str, Any]) -> list[str]:
             raise UsageError(f"{name} must be one line, got {value!r}")
         if name == "time" and text and not _TIME.fullmatch(text):
             raise UsageError(
-                f"time_limit must be a timedelta, or as Slurm writes it ('30' minutes, '4:00:00', '1-12'); "
+                f"time_limit must be a timedelta, or in Slurm's format ('30' minutes, '4:00:00', '1-12'); "
                 f"got {value!r}"
             )
         if name == "gres" and text and name in asked:
@@ -170,8 +170,8 @@ def script(python: str, setup: Sequence[str], task: str, plan: Mapping[str, Any]
         UsageError: A line of `setup` contains a line break.
     """
     if any("\n" in line or "\0" in line for line in setup):
-        raise UsageError("setup must be lines of bash, each of one line")
-    # `exec` replaces the shell by the task, so that a signal to the batch script alone (--signal=B:...) reaches it.
+        raise UsageError("setup must be a list of lines of bash, without line breaks")
+    # `exec` replaces the shell with the task, so that a signal to the batch script (--signal=B:...) reaches the task.
     lines = ["#!/bin/bash", *setup, f"exec {shlex.quote(python)} - <<'OPENENV_TASK'"]
     return "\n".join([*lines, task, f"main({dict(plan)!r}, os.environ)", "OPENENV_TASK", ""])
 
@@ -242,8 +242,8 @@ class TaskNotice:
         restart: Number of earlier starts.
         url: Address of its server; None before it listens and after its end.
         node: Its node.
-        ended: How its server ended by itself, as the words after "the server"; None while it is there.
-        log: The last lines of its log, where no file holds it.
+        ended: How its server ended without a request, phrased to follow "the server". None while it runs.
+        log: The last lines of its log, if the log is not in a file.
     """
 
     task: str
@@ -272,7 +272,7 @@ class TaskNotice:
 
 
 def end_of(job: SlurmJob, notice: TaskNotice | None) -> str | None:
-    """Why a server is gone, as the words after "the server"; None while it runs or is starting."""
+    """Why a server is gone, phrased to follow "the server". None while it runs or starts."""
     reported = None
     if notice is not None and notice.restart >= job.restarts and notice.ended != AS_ASKED:
         reported = notice.ended
@@ -280,12 +280,12 @@ def end_of(job: SlurmJob, notice: TaskNotice | None) -> str | None:
 
 
 def address_of(job: SlurmJob, notice: TaskNotice | None) -> str | None:
-    """The address of a server. Notices of earlier starts do not count."""
+    """The address of a server. Ignores notices of earlier starts."""
     return None if notice is None or notice.restart < job.restarts or job.over is not None else notice.url
 
 
 def newest(notices: Iterable[TaskNotice]) -> dict[str, TaskNotice]:
-    """For each task, the notice of its last start."""
+    """The notice of the last start of each task."""
     found: dict[str, TaskNotice] = {}
     for notice in notices:
         if notice.task not in found or found[notice.task].restart <= notice.restart:

@@ -42,14 +42,14 @@ def slurm_time_limit(limit: str | timedelta | None) -> str | None:
 
 # Tasks of one array: clusters allow 1,001 by default (MaxArraySize).
 LONGEST_ARRAY = 1000
-# Seconds between two looks at the tasks' notices.
+# Seconds between two reads of the tasks' notices.
 GLANCE_S = 0.1
 
 
 class SlurmProvider(BlockingRuntime):
     """Runs each server as a task of a job array: `openenv serve`, or another command.
 
-    This machine must have Slurm's commands. `launch` waits until the servers have come through the queue.
+    This machine must have Slurm's commands. `launch` waits until the servers listen, so also for the queue.
 
     Example::
 
@@ -58,14 +58,14 @@ class SlurmProvider(BlockingRuntime):
             await deployment.ready()
 
     Args:
-        target: What to serve, as for `openenv serve`. None leaves it to each `LaunchSpec`.
-        partition: This and the next options are those of `sbatch`; None leaves each to the cluster.
+        target: Argument of `openenv serve`. None takes the target of each `LaunchSpec`.
+        partition: Partition. This and the next options are those of `sbatch`; None takes the cluster's default.
         account: The account that is charged.
         qos: Quality of service.
         constraint: Features that nodes must have.
         nodes: The node to use (`--nodelist`).
         exclude: Nodes not to use.
-        exclusive: Whether each server has a node to itself.
+        exclusive: Whether each server has its node alone.
         time_limit: Time limit of each server, in Slurm's format ("4:00:00") or as a timedelta.
         grace_s: Drain time: a server takes no new sessions in its last `grace_s` seconds before the time limit, and
             ends with its last session. Slurm may send the signal a minute earlier.
@@ -78,9 +78,10 @@ class SlurmProvider(BlockingRuntime):
         reached_at: Whether clients reach servers by the "address" or the "hostname" of their node.
         trainer_host: A name or address of this machine that nodes can reach; None: its host name, or else the
             controller's. Servers listen at their address on the route to it.
-        listen_port: Where to listen for them with announce="connect", one port a deployment; 0 takes a free one.
-        python: The Python of the nodes, with openenv installed; None: this one, by its path.
-        folder: Working folder of the servers, and where modules are looked for; None: the current one, by its path.
+        listen_port: With announce="connect", the port for reports of a deployment. 0 takes a free one.
+        python: Path of Python on the nodes, with openenv installed. None for the path of this Python.
+        folder: Working folder of the servers, from which they also import modules. None for the path of the current
+            folder.
         setup: Lines of bash before a server starts, such as "module load cuda". No secrets.
         env_vars: Environment variables of all servers, added to those of this process that do not look like secrets.
         queue_timeout_s: Seconds for all servers of a launch to come through the queue and listen.
@@ -153,12 +154,12 @@ class SlurmProvider(BlockingRuntime):
         self._setup = tuple(setup)
         self._parent = Path(shared_folder or "~/.openenv/slurm").expanduser().absolute()
         if "%" in str(self._parent):
-            raise UsageError(f"shared_folder must be without '%', which Slurm replaces; got {str(self._parent)!r}")
+            raise UsageError(f"shared_folder must not contain '%', which Slurm replaces, got {str(self._parent)!r}")
         self._announce = announce
         self._listen_port = listen_port
-        # Near its time limit a server takes no new sessions for so long. Stopping a deployment does not wait for it.
+        # Drain time before the time limit. Stopping a deployment does not wait for it.
         self.variables = {"OPENENV_GRACE_S": f"{grace_s:g}", **(env_vars or {})}
-        # For `start`: its callers may make their client before the server starts.
+        # For `start`, whose callers may create their client before the server starts.
         self.api_key = key_of(self.variables) or (None if KEYS in self.variables else secrets.token_urlsafe(24))
         self.queue_timeout_s = queue_timeout_s
         self.ready_timeout_s = ready_timeout_s
@@ -166,7 +167,7 @@ class SlurmProvider(BlockingRuntime):
         self._queue = JobStates()
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
-        """See `Provider.deployment`. Also raises `UsageError` for options that `sbatch` does not take."""
+        """See `Provider.deployment`. Also raises `UsageError` for invalid options of `sbatch`."""
         self.capabilities.check(type(self).__name__, spec)
         self._sbatch_options(spec)
         job.script(self._python, self._setup, "", {})
@@ -178,7 +179,7 @@ class SlurmProvider(BlockingRuntime):
         if not replicas:
             await self._end_all(deployment)
             return
-        # Servers that are gone do not count: new ones replace them.
+        # Servers that are gone are not counted: new ones replace them.
         await self.refresh_servers(deployment)
         there = [server for server in deployment.servers if server.gone is None]
         surplus = [server for server in deployment.servers if server.gone is not None] + there[replicas:]
@@ -328,7 +329,7 @@ class SlurmProvider(BlockingRuntime):
         counts = Counter(f"{each.state} ({each.reason})" if each.reason else each.state for each in jobs)
         begun = next((server for server, each in zip(waiting, jobs, strict=True) if each.runs), None)
         reason = (
-            f"{len(waiting)} of {len(deployment.servers)} servers of {deployment.name} did not come through the "
+            f"{len(waiting)} of {len(deployment.servers)} servers of {deployment.name} did not leave the "
             f"queue and listen within {self.queue_timeout_s:g} s (queue_timeout_s): "
             f"{', '.join(f'{count} {state}' for state, count in counts.most_common())}"
         )
@@ -339,7 +340,7 @@ class SlurmProvider(BlockingRuntime):
         name, channel = server.handle
         if log or channel.folder is None or name in await channel.notices():
             return with_tail(reason, log)
-        return f"{reason}; it has left nothing in {channel.folder}: do all nodes see this folder (shared_folder)?"
+        return f"{reason}; there is no file of it in {channel.folder}: check that all nodes share shared_folder"
 
     async def _end(self, deployment: Deployment, servers: Sequence[Server]) -> None:
         names = _names(servers)
@@ -354,7 +355,7 @@ class SlurmProvider(BlockingRuntime):
         channel: TaskChannel | None = deployment.handle
         if channel is not None:
             if channel.used:
-                # By name: that also finds jobs of a submission that was cancelled before its answer came.
+                # By name, which also finds jobs of a submission that was cancelled before its answer came.
                 await cancel(deployment.name, self.start_rate)
             self._queue.forget(_names(deployment.servers))
             await channel.close()

@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 VARIABLES = "OPENENV_TASK_VARIABLES"
-"""Variable with the server's variables as JSON, where no shared folder holds them."""
+"""Variable with the server's variables as JSON, if they are not in a shared folder."""
 SECRETS = "OPENENV_TASK_SECRETS"
 """Variable with the secrets among their values, as JSON, the longest first: reports mask them."""
 TOKEN = "OPENENV_TASK_TOKEN"  # noqa: S105 - its name
 """Variable with the token by which the trainer authenticates a task."""
 TAIL_LINES, LONGEST_LINE, CHUNK = 50, 2000, 65536
-# Seconds between two reports of new log lines, where no file holds the log; and for one attempt to report.
+# Seconds between two reports of new log lines, if the log is not in a file; and for one attempt to report.
 REPORT_EVERY_S, DIAL_S = 1.0, 5.0
 LAST_ATTEMPTS = 3
 LISTENING = re.compile(r"\bon https?://\[?[\w.:]+?\]?:(\d+)")
@@ -52,8 +52,8 @@ class _Task:
     """One server of a deployment, on its node.
 
     Args:
-        plan: `command`, with `{host}` and `{port}` to be filled in; `port`: 0 where the server chooses a port and
-            logs it, None for a free one; `announced`: "address" or "hostname"; `trainers`: hosts that connect to
+        plan: `command`, with placeholders `{host}` and `{port}`; `port`: 0 if the server chooses a port and logs it,
+            None for a free one; `announced`: "address" or "hostname"; `trainers`: hosts that connect to
             the server; `folder`: a folder that all nodes see, or `listener`: the port of those hosts that takes
             reports.
         environ: Environment variables of the job.
@@ -64,7 +64,7 @@ class _Task:
         self.environ = environ
         self.token = environ.pop(TOKEN, "")
         self.secrets: list[str] = json.loads(environ.pop(SECRETS, "[]"))
-        # The last host is the controller: it mostly shares a network with the trainer.
+        # The last host is the controller, which is usually in the trainer's network.
         parts = environ.get("SLURM_WORKING_CLUSTER", "").split(":")
         hosts = [*plan["trainers"], environ.get("SLURM_SUBMIT_HOST", ""), parts[1] if len(parts) == 5 else ""]
         self.trainers = [host for host in dict.fromkeys(hosts) if host]
@@ -125,7 +125,7 @@ class _Task:
         return given
 
     def attend(self, server: subprocess.Popen[bytes], signals: int) -> None:
-        """Passes the log on until its end, finds the port in it, and handles signals."""
+        """Forwards the log until its end, finds the port in it, and handles signals."""
         assert server.stdout is not None
         output, rest = server.stdout.fileno(), b""
         while True:
@@ -141,7 +141,7 @@ class _Task:
                     return
                 _say(data)
                 *lines, rest = (rest + data).split(b"\n")
-                rest = rest[:CHUNK]  # far longer than a report shows, so that no secret is cut before it is masked
+                rest = rest[:CHUNK]  # much longer than a report, so that no secret is cut before it is masked
                 for line in lines:
                     self.note(line.decode(errors="replace"))
             if self.due and time.monotonic() - self.tried >= REPORT_EVERY_S:
@@ -192,7 +192,7 @@ class _Task:
         return code
 
     def report(self) -> None:
-        """Reports the state of this task; a report that does not arrive is due again."""
+        """Reports the state of this task. A report that does not arrive is sent again."""
         try:
             if self.folder is not None:
                 path = self.folder / "notices" / f"{self.facts['task']}.{self.facts['restart']}"
@@ -207,7 +207,7 @@ class _Task:
         except OSError as error:
             # The folder was removed: its owner reads no more reports.
             self.due = False
-            _say(f"no news can be left: {error}\n".encode())
+            _say(f"the report cannot be written: {error}\n".encode())
         self.tried = time.monotonic()
 
     @property
@@ -247,7 +247,7 @@ def _tether() -> None:
 
 
 def _say(data: bytes) -> None:
-    with contextlib.suppress(OSError):  # a full disk ends no server
+    with contextlib.suppress(OSError):  # a full disk must not end the server
         os.write(1, data)
 
 
