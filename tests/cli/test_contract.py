@@ -166,7 +166,7 @@ def test_a_server_of_something_else_is_no_answer(contract: Run, answer: Any, wor
     [
         (("dump",), "give a target, or the --url"),
         (("dump", "echo", "--url", "localhost:1"), "give a target, or the --url"),
-        (("dump", "nothing"), "nothing to serve"),
+        (("dump", "nothing"), "cannot be served"),
         (("dump", "--url", "localhost:1"), "no answer from http://localhost:1"),
         (("dump", "--url", "ftp://localhost"), "ftp"),
         (("dump", "echo", "-o", "no/such/folder.json"), "cannot be written"),

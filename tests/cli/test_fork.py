@@ -52,7 +52,7 @@ def test_a_name_that_is_taken_is_one_line(hub: Hub) -> None:
     hub.add("tester/echo", FILES)
     said = run("alice/echo")
     assert isinstance(said.exception, UsageError)
-    assert "tester/echo exists already: name the copy with --repo-id" in str(said.exception)
+    assert "tester/echo exists already: set another name with --repo-id" in str(said.exception)
 
 
 def test_a_secret_on_the_command_line_is_taken_and_warned_of(hub: Hub) -> None:

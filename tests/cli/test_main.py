@@ -169,7 +169,7 @@ def test_a_bundled_environment_that_is_misspelt(command):
 def test_an_error_of_ours_is_one_line(command):
     code, output, complaints = command("serve", "nothing")
     assert (code, output) == (1, "")
-    assert complaints.startswith("error: 'nothing' is nothing to serve")
+    assert complaints.startswith("error: 'nothing' cannot be served")
     assert complaints.count("\n") == 1
 
 

@@ -63,7 +63,7 @@ def test_a_folder_that_is_there_is_one_line(hub: Hub, here: Path) -> None:
     assert run("alice/echo").exit_code == 0
     said = run("alice/echo")
     assert isinstance(said.exception, UsageError)
-    assert "exists already: name another folder with --output-dir" in str(said.exception)
+    assert "exists already: set another folder with --output-dir" in str(said.exception)
 
 
 @pytest.mark.slow

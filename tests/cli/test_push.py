@@ -94,7 +94,7 @@ def test_of_several_each_is_told(hub: Hub, folder: Path) -> None:
     hub.add("tester/guess-1", {"app.py": b""}, sdk="gradio")
     said = run(folder, "--no-check", "-n", "2")
     assert said.exit_code == 1
-    assert "error: tester/guess-1: tester/guess-1 exists and is a Space of sdk gradio" in said.stderr
+    assert "error: tester/guess-1: tester/guess-1 exists with sdk gradio" in said.stderr
     assert "1 of 2 Spaces were pushed" in said.stderr
     assert said.stdout.startswith("made tester/guess-2")
     document = json.loads(run(folder, "--no-check", "-n", "2", "--json").stdout)

@@ -211,7 +211,7 @@ def test_an_address_that_is_not_ours(host):
 def test_the_target_is_looked_at_before_the_port():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         error = run("nothing", "--port", str(taken.getsockname()[1]))
-    assert "nothing to serve" in error.message
+    assert "cannot be served" in error.message
 
 
 def test_an_installed_environment_is_served_by_its_name(tmp_path, monkeypatch):
@@ -221,7 +221,7 @@ def test_an_installed_environment_is_served_by_its_name(tmp_path, monkeypatch):
     try:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             assert "cannot listen" in run("maze", "--port", str(taken.getsockname()[1])).message
-        assert "nothing to serve" in run("moze").message
+        assert "cannot be served" in run("moze").message
     finally:
         forget(tmp_path)
 

@@ -54,7 +54,7 @@ def test_a_fault_fails_and_says_what_was_seen_and_what_to_do(validate: Run, tmp_
     code, out, _ = validate(project_of("dockerfile_port", tmp_path), "--level", "static")
     assert code == 1
     assert "FAIL  static.port" in out
-    assert "saw:  server/Dockerfile, line 9: CMD says port 7860" in out
+    assert "saw:  server/Dockerfile, line 9: CMD has port 7860" in out
     assert "fix:  " in out
     assert "1 failed" in out.splitlines()[-1]
 

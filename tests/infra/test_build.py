@@ -218,7 +218,9 @@ def test_another_base_is_taken(engine: Any, tmp_path: Path) -> None:
     engine.images.get("python:3.12-slim").tag("other", "2")
     project = small(tmp_path, "FROM 127.0.0.1:1/nothing AS one\nFROM one\nRUN true\n")
     assert build(project, BuildRequest(base_image="other:2")).steps[0].text == "FROM other:2 AS one"
-    with pytest.raises(UsageError, match="Dockerfile, line 1: step 1 of 3 .*127.0.0.1:1.*--base-image takes another"):
+    with pytest.raises(
+        UsageError, match="Dockerfile, line 1: step 1 of 3 .*127.0.0.1:1.*set another base image with --base-image"
+    ):
         build(project, BuildRequest())
 
 
@@ -255,7 +257,7 @@ def test_a_dockerfile_that_fails_says_where_and_its_last_lines(tmp_path: Path, e
     ("dockerfile", "words"),
     [
         ("FROM python:3.12-slim\nINSTALL x\n", "Dockerfile, line 2: .*unknown instruction: INSTALL"),
-        ("FROM python:3.12-slim\nCOPY nothing /x\n", "line 2: step 2 of 2 .*--context takes another folder"),
+        ("FROM python:3.12-slim\nCOPY nothing /x\n", "line 2: step 2 of 2 .*set another folder with --context"),
         ("FROM python:3.12-slim\nRUN echo x > /dev/full\n", "line 2: step 2 of 2 .*exit code"),
         ("FROM python:3.12-slim AS a\nCOPY --from=b x /x\n", "line 2: step 2 of 2"),
         ("RUN x\nFROM a\n", "no build stage in current context|FROM"),

@@ -69,15 +69,15 @@ def test_keys_that_nobody_knows_are_left_alone(tmp_path: Path) -> None:
         ("", "is empty"),
         ("- name\n", "is a list"),
         ("maze\n", "is a str"),
-        ("name: [\n", "is no YAML"),
+        ("name: [\n", "is not valid YAML"),
         ("spec_version: 2\n", "`spec_version`"),
         ("name: ''\n", "`name`"),
         ("name: [maze]\n", "`name`"),
         ("port: many\n", "`port`"),
         ("port: 70000\n", "`port`"),
-        ("app: server.app\n", "`app` must say module:attribute"),
-        ("app: 3\n", "`app` must say module:attribute"),
-        ("client: 'import os; x'\n", "`client` write module:attribute"),
+        ("app: server.app\n", "`app` must be module:attribute"),
+        ("app: 3\n", "`app` must be module:attribute"),
+        ("client: 'import os; x'\n", "`client` must be module:attribute"),
         ("action: 7\n", "`action`"),
         ("action: {module: a}\n", "`action`"),
         ("execution: gpu\n", "`execution`"),
@@ -215,7 +215,7 @@ def test_a_key_that_is_given_twice_is_remarked(tmp_path: Path) -> None:
 )
 def test_a_name_that_cannot_be_part_of_an_address_is_remarked(tmp_path: Path, name: str, other: str) -> None:
     ((place, _, mend),) = remarked(tmp_path, f"name: '{name}'\n")
-    assert (place, mend) == ("line 1, column 7", f"call it {other}")
+    assert (place, mend) == ("line 1, column 7", f"rename it to {other}")
 
 
 def test_a_limit_that_is_no_setting_is_remarked(tmp_path: Path) -> None:

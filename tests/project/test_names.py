@@ -39,17 +39,17 @@ def test_a_name_in_its_forms(name: str, prefix: str, title: str) -> None:
         ("_maze", "letters", "maze"),
         ("maze_", "letters", "maze"),
         ("word__hunt", "single underscores", "word_hunt"),
-        ("class", "a word of Python itself", "class_env"),
-        ("None", "a word of Python itself", "none"),
+        ("class", "a keyword of Python", "class_env"),
+        ("None", "a keyword of Python", "none"),
         ("json", "standard library", "json_env"),
         ("JSON", "standard library", "json_env"),
-        ("test", "a meaning of its own", "test_env"),
-        ("openenv", "a meaning of its own", "openenv_env"),
-        ("tests", "a meaning of its own", "tests_env"),
-        ("server", "a meaning of its own", "server_env"),
-        ("call_tool", "a meaning of its own", "call_tool_env"),
-        ("yes", "openenv.yaml would take it", "yes_env"),
-        ("Null", "openenv.yaml would take it", "null_env"),
+        ("test", "reserved in projects", "test_env"),
+        ("openenv", "reserved in projects", "openenv_env"),
+        ("tests", "reserved in projects", "tests_env"),
+        ("server", "reserved in projects", "server_env"),
+        ("call_tool", "reserved in projects", "call_tool_env"),
+        ("yes", "YAML would not read it", "yes_env"),
+        ("Null", "YAML would not read it", "null_env"),
         ("pydantic", "openenv may need", "pydantic_env"),
         ("kr8s", "openenv may need", "kr8s_env"),  # installed or not
         ("_pytest", "letters", "pytest_env"),
@@ -68,7 +68,7 @@ def test_a_name_that_is_not_fit_is_refused_with_one_that_is(name: str, why: str,
 
 
 def test_names_that_mean_something_else_already() -> None:
-    with pytest.raises(UsageError, match="comes with openenv is called so; try 'echo_env'"):
+    with pytest.raises(UsageError, match="comes with openenv; try 'echo_env'"):
         ProjectName.checked("echo", frozenset({"echo", "benchmark"}))
 
 

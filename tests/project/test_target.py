@@ -258,15 +258,15 @@ async def test_a_manifest_that_names_an_environment_and_no_app(somewhere):
 @pytest.mark.parametrize(
     ("manifest", "fault"),
     [
-        ("app: [", "is no YAML"),
+        ("app: [", "is not valid YAML"),
         ("", "is empty"),
         ("- app", "is a list: it must have keys and values"),
-        ("app: server.app\n", "`app` must say module:attribute"),
-        ("app: 3\n", "`app` must say module:attribute"),
+        ("app: server.app\n", "`app` must be module:attribute"),
+        ("app: 3\n", "`app` must be module:attribute"),
         ("environment: Guess\n", "write module:Guess"),
         ("app: server.nothing:app\n", "no module 'server.nothing'"),
         ("app: server.app:nothing\n", "has no 'nothing'"),
-        ("app: server.app:GuessAction\n", "can be served"),
+        ("app: server.app:GuessAction\n", "must be an app or an Environment class"),
     ],
 )
 def test_a_manifest_that_is_wrong_is_named(somewhere, manifest, fault):
@@ -339,7 +339,7 @@ def test_more_sessions_than_the_class_supports(somewhere, monkeypatch):
 
 
 def test_what_no_folder_can_be_called_is_one_line() -> None:
-    with pytest.raises(UsageError, match="cannot be looked at: File name too long; give module:attribute, a folder"):
+    with pytest.raises(UsageError, match="cannot be accessed: File name too long; use module:attribute, a folder"):
         load("x" * 300)
-    with pytest.raises(NotAProject, match="cannot be looked at: File name too long; give the folder that has"):
+    with pytest.raises(NotAProject, match="cannot be accessed: File name too long; use the folder that has"):
         Project.find(Path("x" * 300))

@@ -284,7 +284,7 @@ def test_an_ordinary_app_is_served_too(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["nothing"], "error: 'nothing' is nothing to serve"),
+        (["nothing"], "error: 'nothing' cannot be served"),
         (["echo", "--log-level", "loud"], "error: setting log_level (OPENENV_LOG_LEVEL)"),
         (["echo", "--host", "192.0.2.1"], "error: cannot listen on 192.0.2.1"),
     ],

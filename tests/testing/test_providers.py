@@ -145,12 +145,12 @@ def test_a_server_that_is_not_stopped_is_found() -> None:
 
 def test_a_key_on_a_command_line_is_found() -> None:
     said = found(Chatty, "no_secret_stands_on_a_command_line")
-    assert "a secret stands on a command line" in said
+    assert "a secret is on a command line" in said
 
 
 def test_an_end_that_is_not_seen_is_found() -> None:
     said = found(Blind, "one_that_crashes_while_it_steps_ends_the_session_and_is_seen_to_be_gone")
-    assert "the end is not seen within 4 s" in said
+    assert "refresh() does not notice the end within 4 s" in said
 
 
 def test_a_server_that_is_open_to_all_is_found() -> None:

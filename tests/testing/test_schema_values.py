@@ -102,14 +102,14 @@ def test_parts_of_older_schemas_are_joined() -> None:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        (False, "nothing is allowed"),
-        ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "nothing is allowed at a"),
+        (False, "no value is allowed"),
+        ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "no value is allowed at a"),
         ({"type": "integer", "minimum": 2, "maximum": 1}, "no integer is allowed"),
         ({"type": "number", "minimum": 2, "maximum": 1}, "no number is allowed"),
-        ({"type": "picture"}, "of type 'picture'"),
-        ({"$ref": "#/$defs/Gone"}, "not there"),
+        ({"type": "picture"}, "has type 'picture'"),
+        ({"$ref": "#/$defs/Gone"}, "does not exist"),
         ({"type": "string", "pattern": "(?=a)b"}, "has the pattern"),
-        ({"$defs": {"A": {"$ref": "#/$defs/A"}}, "$ref": "#/$defs/A"}, "without end"),
+        ({"$defs": {"A": {"$ref": "#/$defs/A"}}, "$ref": "#/$defs/A"}, "is infinitely recursive"),
         ({"const": {"a": 1}, "required": None}, "cannot be read"),
     ],
 )

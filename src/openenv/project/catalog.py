@@ -25,7 +25,7 @@ def canonical(name: str) -> str:
 
 
 def plain(name: str) -> str:
-    """A name in the one way in which installers compare names: `openenv_echo.Env` as `openenv-echo-env`."""
+    """A name in the normal form of installers: `openenv_echo.Env` as `openenv-echo-env`."""
     return re.sub(r"[-_.\s]+", "-", name.strip().lower()).strip("-")
 
 
@@ -34,7 +34,7 @@ _NEVER = {"tests", "test", "docs", "examples", "build", "dist"}
 
 
 def package_of(distribution: Distribution) -> str | None:
-    """The import name of its package: of several, the one called like it, or else the one that looks like one."""
+    """Import name of a distribution's package. Of several, the one with its name, or else one for an environment."""
     found = [name for name in dict.fromkeys(_packages(distribution)) if folder_of(name) is not None]
     wanted = canonical(distribution.metadata["Name"])
 
@@ -47,7 +47,7 @@ def package_of(distribution: Distribution) -> str | None:
 
 
 def folder_of(package: str) -> Path | None:
-    """The folder of a package; None if it cannot be found, or is not a package."""
+    """The folder of a package. None if it cannot be found, or is a module."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -57,7 +57,7 @@ def folder_of(package: str) -> Path | None:
 
 
 def manifest_of(distribution: Distribution, folder: Path) -> Path | None:
-    """Its `openenv.yaml`: in its package, among its other files, or in the project that it is an editable one of."""
+    """The `openenv.yaml` of a distribution: in its package, among its other files, or in its editable project."""
     places = [folder / FILE_NAME]
     places += [Path(str(file.locate())) for file in distribution.files or () if file.name == FILE_NAME]
     root = _project(distribution)
@@ -67,7 +67,7 @@ def manifest_of(distribution: Distribution, folder: Path) -> Path | None:
 
 
 def origin_of(distribution: Distribution) -> dict[str, Any]:
-    """The contents of its `direct_url.json`: the `url` that it was installed from; empty if it came from an index."""
+    """The contents of `direct_url.json`: the `url` of the installation, or empty if it came from an index."""
     try:
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -82,7 +82,7 @@ def _packages(distribution: Distribution) -> Iterator[str]:
             yield file.parts[0]
     root = _project(distribution)
     if root is not None:
-        # Where the project's folder is the package, only the folder has the name.
+        # If the folder of the project is the package, only the folder has its name.
         yield root.name
         for folder in (root, root / "src"):
             if folder.is_dir():
@@ -93,7 +93,7 @@ def _packages(distribution: Distribution) -> Iterator[str]:
 
 
 def _project(distribution: Distribution) -> Path | None:
-    """The folder of the project that it is an editable installation of."""
+    """The project's folder of an editable installation."""
     origin = urlparse(str(origin_of(distribution).get("url", "")))
     folder = Path(unquote(origin.path))
     return folder if origin.scheme == "file" and folder.is_dir() else None
@@ -109,12 +109,12 @@ class EnvironmentEntry(NamedTuple):
     Attributes:
         key: Its shortest name.
         package: Import name.
-        folder: Where that is.
+        folder: Folder of the package.
         distribution: Name of the installed distribution; None for an environment of this package.
-        version: Of that.
-        summary: In one line, if it says one.
+        version: Version of the distribution.
+        summary: Summary in one line, if it has one.
         manifest_path: Its `openenv.yaml`, if it has one.
-        origin: URL that it was installed from, if it was from one.
+        origin: URL of the installation, if it was installed from a URL.
     """
 
     key: str
@@ -128,7 +128,7 @@ class EnvironmentEntry(NamedTuple):
 
     @property
     def manifest(self) -> Manifest | None:
-        """Its manifest. Raises `UsageError` if the manifest is not valid."""
+        """Its manifest. Raises `UsageError` if the manifest is invalid."""
         return None if self.manifest_path is None else Manifest.read(self.manifest_path)
 
     @property
@@ -137,7 +137,7 @@ class EnvironmentEntry(NamedTuple):
         found = {self.key, canonical(self.package.rpartition(".")[2])}
         try:
             manifest = self.manifest
-        except UsageError:  # which a user of this environment gets
+        except UsageError:  # raised again when the environment is used
             manifest = None
         return found | ({canonical(manifest.name)} if manifest else set())
 
@@ -146,9 +146,9 @@ _known: tuple[object, list[EnvironmentEntry]] | None = None
 
 
 def entries() -> list[EnvironmentEntry]:
-    """All environments by their keys, found anew when distributions were installed or removed."""
+    """All environments by key. The search is repeated after distributions were installed or removed."""
     global _known  # noqa: PLW0603 - one table for the process, as that of importlib
-    # The times of the folders that hold distributions change with every installation and removal.
+    # Each installation and removal changes the time of the folder that holds distributions.
     now: list[tuple[str, int | None]] = []
     for place in sys.path:
         try:
@@ -169,11 +169,11 @@ def entries() -> list[EnvironmentEntry]:
 
 
 def find(name: str) -> EnvironmentEntry:
-    """The environment of a name, in whichever form.
+    """The environment with a name, in any form.
 
     Raises:
-        UnknownEnvironment: There is none; the message has those with similar names, and how to install one.
-        UsageError: There are several.
+        UnknownEnvironment: There is none. The message has similar names, and how to install one.
+        UsageError: Several environments match.
     """
     wanted = canonical(name)
     there = entries()
@@ -182,15 +182,15 @@ def find(name: str) -> EnvironmentEntry:
     chosen = exact if len(exact) == 1 else found
     if len(chosen) > 1:
         several = ", ".join(entry.distribution or entry.package for entry in chosen)
-        raise UsageError(f"{name!r} may be each of {several}: use the whole name")
+        raise UsageError(f"{name!r} matches {several}: use the full name")
     if not chosen:
         names = {known: entry.key for entry in there for known in entry.names}
         close = dict.fromkeys(names[each] for each in difflib.get_close_matches(wanted, names, cutoff=0.5))
         meant = f" did you mean {' or '.join(close)}?" if close else ""
         known = ", ".join(entry.key for entry in there) or "none"
         raise UnknownEnvironment(
-            f"no environment {name!r} is installed;{meant} there are: {known}. Install its package (pip "
-            "install openenv-NAME, or pip install -e with the folder of its project), or name a Space of the Hub "
+            f"no environment {name!r} is installed;{meant} installed: {known}. Install its package (pip "
+            "install openenv-NAME, or pip install -e FOLDER_OF_ITS_PROJECT), or use the name of a Space of the Hub "
             "(user/space)",
             data={"name": name},
         )
@@ -220,5 +220,5 @@ def _installed() -> list[EnvironmentEntry]:
 
 
 def _field(distribution: Distribution, name: str) -> str:
-    """A field of its metadata; the empty text if there is none."""
+    """A field of a distribution's metadata, or "" if it has none."""
     return str((distribution.metadata.get_all(name) or [""])[0])

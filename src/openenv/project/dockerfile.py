@@ -1,4 +1,4 @@
-"""Parse and change a Dockerfile. Its lines keep their numbers."""
+"""Parse and change a Dockerfile. Changes keep the line numbers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Self
 from ..errors import UsageError
 
 BASE = "BASE_IMAGE"
-"""The build argument that Dockerfiles of projects name their base by."""
+"""The build argument for the base image in Dockerfiles of projects."""
 _FROM = re.compile(r"FROM\s+(?:--\S+\s+)*(?P<image>\S+)(?:\s+AS\s+(?P<stage>\S+))?\s*$", re.IGNORECASE)
 _ESCAPE = re.compile(r"#\s*escape\s*=\s*(\S)", re.IGNORECASE)
 _PORT_OPTION = re.compile(r"--port[\"',=\s]+(\d+)")
 _ADDRESS = re.compile(r"(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?:\]|):(\d+)")
-# Options that make a build quicker and its result no other: engines without BuildKit know neither.
+# Options that speed up a build without changing its result. Engines without BuildKit do not have them.
 _CACHE_MOUNT = re.compile(r"--mount=(?=\S*\btype=cache\b)\S+ ?")
 _LINK = re.compile(r"--link(=\S+)? ?")
 _HEREDOC = re.compile(r"(?<=\s)<<-?(['\"]?)[A-Za-z_]\w*\1")
-# A pattern, a variable, or something elsewhere.
+# A pattern, a variable, or a URL.
 _NO_NAME = re.compile(r"[*?\[$<]|://")
-# Features that a Dockerfile without BuildKit cannot have, by keyword.
+# Features that need BuildKit, by keyword.
 _NEEDS_BUILDKIT = {
     "RUN": re.compile(r"--(mount|network|security)=\S+"),
     "COPY": re.compile(r"--(chmod|parents|exclude)\b\S*"),
@@ -36,9 +36,9 @@ class Instruction:
 
     Attributes:
         word: The keyword in capitals: FROM, RUN, ...
-        text: All of it, in one line.
-        first: The number of its first line.
-        last: That of its last one.
+        text: The whole instruction, in one line.
+        first: Number of its first line.
+        last: Number of its last line.
     """
 
     word: str
@@ -61,10 +61,10 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class BuildStage:
-    """One image of several that a file builds.
+    """One stage of a Dockerfile, which builds an image.
 
     Attributes:
-        name: Its name in small letters, or its number.
+        name: Its name in lowercase, or its number.
         image: Its base, as written there: `${BASE_IMAGE}`, an image, or another stage.
         instructions: The instructions of its base stage, and then its own.
     """
@@ -74,7 +74,7 @@ class BuildStage:
     instructions: list[Instruction]
 
     def last(self, word: str) -> Instruction | None:
-        """The last instruction of a word, which is the one that counts."""
+        """The last instruction with a keyword, which overrides the earlier ones."""
         return next((each for each in reversed(self.instructions) if each.word == word), None)
 
 
@@ -83,7 +83,7 @@ class Dockerfile:
     """A Dockerfile.
 
     Attributes:
-        name: Its name in errors.
+        name: Its name in error messages.
         lines: Its lines, without their ends.
     """
 
@@ -100,19 +100,17 @@ class Dockerfile:
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise UsageError(f"there is no {path}: name the Dockerfile with --dockerfile") from None
+            raise UsageError(f"there is no {path}: set the Dockerfile with --dockerfile") from None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} cannot be read: {error}") from None
         found = cls(name or str(path), tuple(text.splitlines()))
         if not any(each.word == "FROM" for each in found.instructions()):
-            raise UsageError(
-                f"{found.name} has no FROM, so it builds no image: begin it with `FROM python:3.12-slim`"
-            )
+            raise UsageError(f"{found.name} has no FROM: begin it with `FROM python:3.12-slim`")
         return found
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The whole text."""
         return "\n".join(self.lines) + "\n"
 
     def instructions(self) -> list[Instruction]:
@@ -143,7 +141,7 @@ class Dockerfile:
 
     @property
     def base(self) -> str:
-        """The base of its last stage, through all stages, as written there: `${BASE_IMAGE}`, or an image."""
+        """The base image of the last stage, through all stages, as written: `${BASE_IMAGE}`, or an image."""
         stages = {stage.name: stage.image for stage in self.stages()}
         image = list(stages.values())[-1]
         while image.lower() in stages and stages[image.lower()] != image:
@@ -151,7 +149,7 @@ class Dockerfile:
         return image
 
     def stages(self) -> list[BuildStage]:
-        """The images that it builds, in their order; the last one is the result.
+        """The stages in order; the image of the last one is the result.
 
         Raises:
             UsageError: A FROM names no image.
@@ -170,7 +168,7 @@ class Dockerfile:
         return stages
 
     def ports(self) -> dict[str, tuple[int, int]]:
-        """Ports of the last stage: by instruction, the port and the line."""
+        """Ports in the last stage: the port and the line, by instruction."""
         found: dict[str, tuple[int, int]] = {}
         for stage in self.stages()[-1:]:
             for each in stage.instructions:
@@ -186,7 +184,7 @@ class Dockerfile:
         return found
 
     def with_base(self, image: str) -> Self:
-        """The same on another base: that of its last stage, and of every other stage that begins with the same."""
+        """A copy with another base image, for the last stage and for each stage with the same base."""
         base = self.base
         if base in {f"${{{BASE}}}", f"${BASE}"}:
             for each in self.instructions():
@@ -201,14 +199,14 @@ class Dockerfile:
         return found
 
     def with_variable(self, name: str, value: str) -> Self:
-        """The same with an environment variable in its last stage."""
+        """A copy with an environment variable added to the last stage."""
         return type(self)(self.name, (*self.lines, f"ENV {name}={value}"))
 
     def for_any_engine(self) -> Self:
-        """The same for engines without BuildKit: without features that only make builds faster.
+        """A copy for engines without BuildKit, without the features that only speed up builds.
 
         Raises:
-            UsageError: It needs BuildKit for something else; the message says in which line.
+            UsageError: Another feature needs BuildKit; the message has the line.
         """
         lines = list(self.lines)
         for each in self.instructions():
@@ -220,7 +218,7 @@ class Dockerfile:
         found = type(self)(self.name, tuple(lines))
         for each in found.instructions():
             wanted = _NEEDS_BUILDKIT.get(each.word)
-            # Of the words that follow the instruction's own: a command may have such words, too.
+            # Only options directly after the keyword: commands may contain the same words.
             flags = re.match(r"\S+((?:\s+--\S+)*)", each.text)
             if wanted is None or flags is None:
                 continue
@@ -233,7 +231,7 @@ class Dockerfile:
         return found
 
     def _replaced(self, old: Instruction, text: str) -> Self:
-        """With another instruction in its place, in as many lines."""
+        """A copy with another instruction in its place, on the same number of lines."""
         empty = ("",) * (old.last - old.first)
         return type(self)(self.name, (*self.lines[: old.first - 1], text, *empty, *self.lines[old.last :]))
 

@@ -19,7 +19,7 @@ from ..settings import ServerSettings
 
 
 class YamlPosition(NamedTuple):
-    """Where something stands, counted from 1."""
+    """Line and column, counted from 1."""
 
     line: int
     column: int
@@ -29,7 +29,7 @@ class YamlPosition(NamedTuple):
 
     @classmethod
     def of(cls, mark: Any) -> Self:
-        """That of a mark of yaml's."""
+        """The position of a mark of PyYAML."""
         return cls(mark.line + 1, mark.column + 1)
 
 
@@ -49,7 +49,7 @@ class YamlText:
         """Reads a file.
 
         Raises:
-            UsageError: There is none, it cannot be read, or it is no YAML; the message has line and column.
+            UsageError: The file is missing, cannot be read, or is not YAML; the message has line and column.
         """
         try:
             text = path.read_text(encoding="utf-8")
@@ -60,17 +60,17 @@ class YamlText:
         try:
             return cls(yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader))
         except yaml.YAMLError as error:
-            raise UsageError(f"{path} is no YAML: {_yaml_error(error, text)}") from None
+            raise UsageError(f"{path} is not valid YAML: {_yaml_error(error, text)}") from None
         except RecursionError:
             raise UsageError(f"{path} is nested too deeply") from None
-        except ValueError as error:  # of a date that is none
-            raise UsageError(f"{path} is no YAML: {error}; put texts that look like dates in quotes") from None
+        except ValueError as error:  # an invalid date
+            raise UsageError(f"{path} is not valid YAML: {error}; quote strings that look like dates") from None
 
     def place(self, keys: Sequence[str | int]) -> YamlPosition | None:
         """The position of a value, or else of its closest parent.
 
         Args:
-            keys: The way to it: keys of mappings, numbers of items.
+            keys: Path to the value: keys of mappings, indices of items.
         """
         node = self._root
         for key in keys:
@@ -81,12 +81,12 @@ class YamlText:
         return None if node is None else YamlPosition.of(node.start_mark)
 
     def written(self, key: str) -> str | None:
-        """The text of a value at the top as it is written: `1.10`, which YAML reads as 1.1."""
+        """The source text of a top-level value: `1.10`, which YAML reads as 1.1."""
         node = _inner(self._root, key)
         return node.value if isinstance(node, yaml.ScalarNode) else None
 
     def keys(self, *way: str) -> Iterator[tuple[str, YamlPosition]]:
-        """The keys at the top, or of the mapping at a way, as often as they are given."""
+        """The keys at the top, or of the mapping at a path. Duplicate keys are repeated."""
         node = self._root
         for key in way:
             node = _inner(node, key)
@@ -101,7 +101,7 @@ def _inner(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
         found: yaml.Node = node.value[key]
         return found
     if isinstance(node, yaml.MappingNode):
-        # Of keys that are given twice, the last one counts.
+        # The last of duplicate keys has effect.
         return next((value for name, value in reversed(node.value) if getattr(name, "value", None) == str(key)), None)
     return None
 
@@ -117,7 +117,7 @@ def _yaml_error(error: yaml.YAMLError, text: str) -> str:
     if isinstance(error, yaml.reader.ReaderError):
         before = text[: error.position]
         place = YamlPosition(before.count("\n") + 1, len(before) - before.rfind("\n"))
-        return f"{place}: the character {chr(error.character)!r} may not be there"
+        return f"{place}: the character {chr(error.character)!r} is not allowed"
     return " ".join(str(error).split())
 
 
@@ -130,8 +130,8 @@ class FrontMatter:
 
     Attributes:
         text: The whole README.
-        values: The values of its front matter; empty without one.
-        block: Where its front matter stands; None without one.
+        values: The values of its front matter, empty if it has none.
+        block: Position of its front matter, None if it has none.
     """
 
     text: str
@@ -144,10 +144,10 @@ class FrontMatter:
 
         Args:
             text: Its contents.
-            name: Its name in errors.
+            name: Its name in error messages.
 
         Raises:
-            UsageError: Its front matter is no YAML, or no keys with values; with line and column if they are known.
+            UsageError: Its front matter is not YAML, or not a mapping; with line and column if known.
         """
         block = _BLOCK.match(text)
         if block is None:
@@ -156,18 +156,18 @@ class FrontMatter:
             values = yaml.safe_load(block["yaml"])
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            # The first line of the file is that of the dashes.
+            # The first line of the file has the dashes.
             where = f", line {mark.line + 2}, column {mark.column + 1}" if mark is not None else ""
             words = " ".join(str(getattr(error, "problem", None) or error).split())
-            raise UsageError(f"{name}{where}: its front matter is no YAML: {words}") from None
+            raise UsageError(f"{name}{where}: its front matter is not valid YAML: {words}") from None
         except RecursionError:
             raise UsageError(f"{name}: its front matter is nested too deeply") from None
-        except ValueError as error:  # of a date that is none
+        except ValueError as error:  # an invalid date
             raise UsageError(
-                f"{name}: its front matter is no YAML: {error}; put texts that look like dates in quotes"
+                f"{name}: its front matter is not valid YAML: {error}; quote strings that look like dates"
             ) from None
         if not isinstance(values, dict | None):
-            raise UsageError(f"{name}: its front matter must have keys and values, as `sdk: docker`")
+            raise UsageError(f"{name}: its front matter must have keys and values, such as `sdk: docker`")
         return cls(text, {str(key): value for key, value in (values or {}).items()}, block)
 
     def completed(self, values: Mapping[str, Any]) -> str:
@@ -182,19 +182,19 @@ class FrontMatter:
         kept = ""
         for line in self.block["yaml"].splitlines(keepends=True):
             key, colon, _ = line.partition(":")
-            if not colon or key.strip("'\"") not in missing:  # a key without a value would be there twice
+            if not colon or key.strip("'\"") not in missing:  # a key without a value would be repeated
                 kept += line
         return f"---{end}{kept}{lines}---{end}{self.text[self.block.end() :]}"
 
 
 FILE_NAME = "openenv.yaml"
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_][\w.]*)?")
-# It is part of addresses, and of names of images.
+# Names are part of addresses and of image names.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-# How much a key must be like another to be taken for a slip of the pen.
+# Similarity to a known key from which on a key counts as misspelt.
 _LIKE = 0.75
 _TEXTS = ("version", "description")
-# Values of any size and depth, in messages.
+# Shortens values of any size and depth for messages.
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2
 _SHORT.maxstring = _SHORT.maxother = 100
@@ -202,34 +202,34 @@ _SHORT.maxstring = _SHORT.maxother = 100
 
 def _reference(value: Any) -> Any:
     if isinstance(value, str) and not _REFERENCE.fullmatch(value):
-        raise ValueError("write module:attribute, or the name of a class")
+        raise ValueError("must be module:attribute, or the name of a class")
     return value
 
 
 def _app(value: Any) -> Any:
     if not isinstance(value, str) or ":" not in value or not _REFERENCE.fullmatch(value):
-        raise ValueError("must say module:attribute, as in `app: server.app:app`")
+        raise ValueError("must be module:attribute, as in `app: server.app:app`")
     return value
 
 
 Reference = Annotated[str, BeforeValidator(_reference)]
-# A number where text is meant: YAML reads `version: 1.0` as one.
+# A string that YAML reads as a number, such as `version: 1.0`.
 _as_text = BeforeValidator(lambda value: str(value) if type(value) in {int, float} else value)
 Text = Annotated[str, _as_text]
 
 
 class Manifest(BaseModel):
-    """The contents of an `openenv.yaml`. Unknown keys are left alone.
+    """The contents of an `openenv.yaml`. Unknown keys are ignored.
 
     Attributes:
         path: The file.
-        spec_version: Of this format.
-        name: Of the environment; that of the folder, if the file has none.
+        spec_version: Version of the format.
+        name: Name of the environment. By default the name of the folder.
         app: The app to serve, as module:attribute.
-        client, action, observation, environment: Classes, as module:attribute or by their names alone. None: a user
-            of one looks for it.
-        execution: Where the environment runs, as its class may declare it.
-        limits: Numbers by the names of server settings, for deployments.
+        client, action, observation, environment: Classes, as module:attribute or just a name. If None, `AutoEnv`
+            searches for the class.
+        execution: Where the environment runs, with the same values as the attribute of its class.
+        limits: Server settings for deployments: numbers by name.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -259,7 +259,7 @@ class Manifest(BaseModel):
             place: The file, or the folder that has it.
 
         Raises:
-            UsageError: There is none, or it is not valid; the message names the file, line, column and key.
+            UsageError: It is missing or invalid; the message has the file, line, column and key.
         """
         path = _path(place)
         text = YamlText.read(path)
@@ -276,7 +276,7 @@ class Manifest(BaseModel):
         except ValidationError as error:
             faults = []
             for fault in error.errors(include_url=False):
-                # Of unions, pydantic names the kind that it tried at the end of the way.
+                # For unions, pydantic adds the tried type at the end of the path.
                 position = text.place(fault["loc"])
                 where = "" if position is None else f"{position}: "
                 key = ".".join(map(str, fault["loc"]))
@@ -289,7 +289,7 @@ class Remark(NamedTuple):
     """A valid entry of a manifest that is most likely a mistake.
 
     Attributes:
-        place: Where it stands.
+        place: Its position.
         saw: The observation.
         fix: How to fix it.
     """
@@ -300,22 +300,22 @@ class Remark(NamedTuple):
 
 
 def remarks(place: Path) -> list[Remark]:
-    """The likely mistakes in a manifest, or in that of a folder, in the order of its lines.
+    """The likely mistakes in a manifest (the file, or its folder), in the order of lines.
 
     Raises:
-        UsageError: It cannot be read.
+        UsageError: The manifest cannot be read.
     """
     text = YamlText.read(_path(place))
     known = [name for name in Manifest.model_fields if name != "path"]
     limits = list(ServerSettings.model_fields)
     found = [
-        *_unknown(text.keys(), known, "is no key that openenv knows"),
-        *_unknown(text.keys("limits"), limits, "is no setting of a server", every=True),
+        *_unknown(text.keys(), known, "is not a known key"),
+        *_unknown(text.keys("limits"), limits, "is not a setting of a server", every=True),
     ]
     first: dict[str, YamlPosition] = {}
     for key, at in text.keys():  # noqa: SIM118 - no mapping: a key may be there twice
         if key in first:
-            saw = f"`{key}` is given twice; that in line {first[key].line} has no effect"
+            saw = f"`{key}` is given twice; the first one, in line {first[key].line}, has no effect"
             found.append(Remark(at, saw, "remove one"))
         first[key] = at
     name, named_at = text.written("name"), text.place(["name"])
@@ -323,7 +323,7 @@ def remarks(place: Path) -> list[Remark]:
         other = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower()
         other = other if _NAME.fullmatch(other) else f"env_{other}".rstrip("_")
         saw = f"`name` {name!r} cannot be part of an address or of an image's name"
-        found.append(Remark(named_at, saw, f"call it {other}"))
+        found.append(Remark(named_at, saw, f"rename it to {other}"))
     return sorted(found, key=lambda remark: remark.place)
 
 
@@ -334,7 +334,7 @@ def _path(place: Path) -> Path:
 def _unknown(
     keys: Iterable[tuple[str, YamlPosition]], known: list[str], words: str, every: bool = False
 ) -> Iterator[Remark]:
-    """Keys without an effect: all, or only those that resemble a known key."""
+    """Remarks about unknown keys: all of them, or only those that resemble a known key."""
     for key, place in keys:
         close = difflib.get_close_matches(key.lower().replace("-", "_"), known, 1, _LIKE)
         if key not in known and (close or every):
@@ -350,7 +350,7 @@ class Project:
     """A project on disk.
 
     Attributes:
-        folder: Where it lies, as an absolute path.
+        folder: Absolute path of its folder.
         manifest: The content of its `openenv.yaml`.
     """
 
@@ -366,21 +366,21 @@ class Project:
 
         Raises:
             NotAProject: There is no such folder, or no `openenv.yaml` in it.
-            UsageError: Its `openenv.yaml` is not valid; the message says where.
+            UsageError: Its `openenv.yaml` is invalid; the message has the position.
         """
         folder = place.parent if place.name == FILE_NAME else place
         try:
             there, has_manifest = folder.is_dir(), (folder / FILE_NAME).is_file()
         except OSError as error:
             raise NotAProject(
-                f"{folder} cannot be looked at: {error.strerror}; give the folder that has the {FILE_NAME}"
+                f"{folder} cannot be accessed: {error.strerror}; use the folder that has the {FILE_NAME}"
             ) from None
         if not there:
-            raise NotAProject(f"there is no folder {folder}: give the one that has the {FILE_NAME}")
+            raise NotAProject(f"there is no folder {folder}: use the one that has the {FILE_NAME}")
         if not has_manifest:
             raise NotAProject(
-                f"{folder.resolve()} is no project, for it has no {FILE_NAME}: change to one, or begin one with "
-                "`openenv init NAME`"
+                f"{folder.resolve()} is not a project, since it has no {FILE_NAME}: change to one, or create one "
+                "with `openenv init NAME`"
             )
         return cls(folder.resolve(), Manifest.read(folder))
 
@@ -396,6 +396,6 @@ class Project:
 
     @property
     def readme(self) -> Path | None:
-        """Its README, for people and for the Hub."""
+        """Its README, which the Hub also reads."""
         path = self.folder / "README.md"
         return path if path.is_file() else None

@@ -25,36 +25,36 @@ import yaml
 from ..errors import UsageError
 from .target import bundled
 
-# Names of Spaces and of hosts go no further.
+# Longest name of a Space or a host.
 MOST_CHARACTERS = 63
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
-# Modules and folders of every project, and names by which AutoEnv finds something else.
+# Modules and folders of every project, and names that AutoEnv resolves otherwise.
 _RESERVED = {"build", "client", "core", "dist", "docs", "examples", "models", "server", "src", "tests", "wheels"}
 _RESERVED |= {"openenv", "openenv_core", "test"}
-_RESERVED |= {"call_tool", "list_tools"}  # templates import classes of the very names that theirs would have
+_RESERVED |= {"call_tool", "list_tools"}  # their classes would have the names of classes that templates import
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectName:
-    """A name that can be that of a package, a distribution, an image and a Space.
+    """A name that is valid for a package, a distribution, an image and a Space.
 
     Attributes:
-        package: As it is imported, and as its folder is called: `word_hunt_env`.
+        package: Import name, and name of the folder: `word_hunt_env`.
     """
 
     package: str
 
     @classmethod
     def checked(cls, name: str, taken: frozenset[str] = frozenset(), place: Path | None = None) -> Self:
-        """Takes a name if it is fit for a project.
+        """Checks a name.
 
         Args:
-            name: As a user typed it.
-            taken: Further names that mean something else already.
+            name: The name from the user.
+            taken: Names that are already in use.
             place: The folder that will contain the project; modules found there do not conflict with the name.
 
         Raises:
-            UsageError: It is not fit; the message says why, and one that is.
+            UsageError: The name is invalid; the message has the reason, and a valid name.
         """
         fault = next(_faults(name, taken, place), None)
         if fault is not None:
@@ -70,7 +70,7 @@ class ProjectName:
 
     @property
     def title(self) -> str:
-        """In words: `Word hunt env`."""
+        """The name as words: `Word hunt env`."""
         words = self.package.replace("_", " ")
         return words[:1].upper() + words[1:]
 
@@ -78,26 +78,26 @@ class ProjectName:
 def _faults(name: str, taken: frozenset[str], place: Path | None) -> Iterator[str]:
     """The errors in a name."""
     if not _NAME.fullmatch(name):
-        yield "it must be letters, digits and single underscores between them, and begin with a letter"
+        yield "it must begin with a letter and consist of letters, digits and single underscores between them"
         return
-    # On file systems that do not tell `JSON` from `json`, and among distributions, the two are one.
+    # Distributions and some file systems do not distinguish `JSON` from `json`.
     lower = name.lower()
     if len(name) > MOST_CHARACTERS:
         yield f"it has more than {MOST_CHARACTERS} characters"
     if keyword.iskeyword(name) or keyword.iskeyword(lower):
-        yield "it is a word of Python itself"
+        yield "it is a keyword of Python"
     if lower in _RESERVED:
-        yield "it has a meaning of its own in every project"
+        yield "it is reserved in projects"
     if yaml.safe_load(lower) != lower:
-        yield "openenv.yaml would take it for another value than a text"
+        yield "YAML would not read it as a string in openenv.yaml"
     if lower in _needed():
-        yield "a package that openenv may need is called so, and would no longer be found"
+        yield "it would hide a package of that name, which openenv may need"
     if lower in taken:
-        yield "an environment that comes with openenv is called so"
+        yield "it is the name of an environment that comes with openenv"
     if lower in sys.stdlib_module_names:
-        yield "a module of Python's standard library is called so, and would no longer be found"
+        yield "it would hide a module of that name in Python's standard library"
     if any(_installed(each, place) for each in {name, lower}):
-        yield "an installed module is called so, and would no longer be found"
+        yield "it would hide an installed module of that name"
 
 
 def _needed() -> set[str]:
@@ -112,7 +112,7 @@ def _needed() -> set[str]:
 def _installed(name: str, place: Path | None) -> bool:
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # of a module that was imported in some way of its own
+    except (ImportError, ValueError):  # of a module without a spec
         return name in sys.modules
     if spec is None:
         return False
@@ -121,7 +121,7 @@ def _installed(name: str, place: Path | None) -> bool:
 
 
 def _other(name: str, taken: frozenset[str]) -> str:
-    """A name like it that is fit."""
+    """A similar name that is valid."""
     plain = unicodedata.normalize("NFKD", Path(name).name).encode("ascii", "ignore").decode().lower()
     words = "_".join(re.findall("[a-z0-9]+", plain))[: MOST_CHARACTERS - len("env_") - len("_env")].strip("_")
     for each in (words, f"{words}_env", f"env_{words}", f"env_{words}_env"):
@@ -134,16 +134,16 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _COMMON = "common"
 # The placeholders for a name in templates. In `MyEnv` and `MyAction` it is the prefix.
 _PLACEHOLDER = re.compile(r"my_env|My env|\bMy(?=[A-Z])")
-# Beside the files of a template, where it was imported, or looked at by a tool.
+# Caches among the files of a template, which Python or a tool may have written.
 _NOT_OURS = re.compile(r"__pycache__|\.\w+_cache|.*\.egg-info")
 _MODE = 0o777
-# A folder counts as removed when it has stayed away for so long; it is tried so often.
+# Seconds for which a removed folder must not reappear, and attempts to remove it.
 CLEARING_S = 0.05
 CLEARINGS = 20
 
 
 class Template(StrEnum):
-    """The kinds of environments to begin with."""
+    """The templates of new projects."""
 
     BASIC = "basic"
     TEXT_GAME = "text-game"
@@ -158,12 +158,12 @@ class Template(StrEnum):
 
     @property
     def extra(self) -> str | None:
-        """The extra of openenv without which it does not run."""
+        """The extra of openenv that it needs, if any."""
         return _EXTRAS.get(self)
 
 
 _SUMMARIES = {
-    Template.BASIC: "a game in few lines: guess a number",
+    Template.BASIC: "a short game: guess a number",
     Template.TEXT_GAME: "text in and out, with a picture and buttons for the web page",
     Template.TOOLS: "actions are calls of tools (MCP)",
     Template.GYMNASIUM: "an environment of Gymnasium, with named and typed fields",
@@ -174,12 +174,12 @@ _EXTRAS = {Template.TOOLS: "mcp", Template.GYMNASIUM: "gymnasium"}
 
 @dataclass(frozen=True, slots=True)
 class Scaffold:
-    """A project that is about to be made.
+    """A new project, before its files are written.
 
     Attributes:
-        name: Of the project.
+        name: Name of the project.
         template: Its template.
-        folder: Where it will be, as an absolute path.
+        folder: Absolute path of its folder.
     """
 
     name: ProjectName
@@ -188,15 +188,15 @@ class Scaffold:
 
     @classmethod
     def of(cls, name: str, template: Template = Template.BASIC, output_dir: Path = Path()) -> Scaffold:
-        """Checks the arguments, and writes nothing yet.
+        """Checks the arguments. Writes no files.
 
         Args:
-            name: Of the project, its package and its folder.
+            name: Name of the project, its package and its folder.
             template: Its template.
-            output_dir: The folder in which its own will be; made if it is not there.
+            output_dir: The parent of its folder; created if it does not exist.
 
         Raises:
-            UsageError: The name is not fit (the message says one that is), or there is something already.
+            UsageError: The name is invalid (the message has a valid one), or the folder is not empty.
         """
         folder = Path(os.path.abspath(output_dir)) / name  # noqa: PTH100 - `resolve` would follow links
         checked = ProjectName.checked(name, frozenset(bundled()), folder)
@@ -204,7 +204,7 @@ class Scaffold:
         return cls(checked, template, folder)
 
     def files(self) -> dict[str, str]:
-        """Its files by their paths inside of the project, sorted."""
+        """Contents of its files, by sorted paths in the project."""
         found = {}
         for root in (_TEMPLATES / _COMMON, _TEMPLATES / f"{self.template.replace('-', '_')}_env"):
             for path in _files(root):
@@ -213,13 +213,13 @@ class Scaffold:
         return dict(sorted(found.items()))
 
     def make(self) -> list[str]:
-        """Writes the whole project, or nothing if that fails or is interrupted.
+        """Writes the whole project, or no file if this fails or is interrupted.
 
         Returns:
-            The paths of its files, inside of its folder.
+            The paths of its files in its folder.
 
         Raises:
-            UsageError: It cannot be written there, or another program made something there meanwhile.
+            UsageError: The folder cannot be written, or another program has created it meanwhile.
         """
         files = self.files()
         try:
@@ -236,7 +236,7 @@ class Scaffold:
         return list(files)
 
     def _named(self, text: str) -> str:
-        """A text of a template, with the name of this project in it."""
+        """A file of a template with the name of this project filled in."""
         name = self.name
         words = {"my_env": name.package, "My env": name.title, "My": name.prefix}
         return _PLACEHOLDER.sub(lambda found: words[found[0]], text)
@@ -258,19 +258,17 @@ def _check_free(folder: Path) -> None:
         free = not folder.is_symlink() and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir())))
     except OSError as error:
         raise UsageError(
-            f"{folder} cannot be looked at: {error.strerror or error}; choose another place with --output-dir"
+            f"{folder} cannot be accessed: {error.strerror or error}; choose another place with --output-dir"
         ) from None
     if not free:
-        raise UsageError(
-            f"{folder} is there already, and is left as it is: choose another name, or a place with --output-dir"
-        )
+        raise UsageError(f"{folder} exists already: choose another name, or a place with --output-dir")
 
 
 @contextlib.contextmanager
 def whole_or_not_at_all(folder: Path) -> Iterator[Path]:
-    """A folder to write into that becomes the given one when all went well.
+    """A temporary folder, which becomes the given one if the block succeeds.
 
-    Otherwise it is removed, with the folders above that were made for it.
+    Otherwise it is removed, with the parent folders that were created for it.
     """
     made = list(itertools.takewhile(lambda parent: not parent.exists(), folder.parents))
     beside = None
@@ -278,7 +276,7 @@ def whole_or_not_at_all(folder: Path) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         yield beside
-        mask = os.umask(0o022)  # there is no other way to read it than to set it
+        mask = os.umask(0o022)  # the mask can only be read by setting it
         os.umask(mask)
         beside.chmod(_MODE & ~mask)
         beside.rename(folder)

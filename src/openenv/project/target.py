@@ -1,4 +1,4 @@
-"""From a target, as `openenv serve` takes it, to an app; import errors name the file and line that failed."""
+"""Load the app of a target of `openenv serve`. Import errors name the file and line that failed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def import_module(name: str, what: str) -> ModuleType:
         what: The source of the name, for the beginning of the message: a file, a target, a package.
 
     Raises:
-        UsageError: There is no such module.
-        ImportFailed: There is one, and it cannot be imported.
-        OpenEnvError: A call of openenv in it raised that, such as `create_app`.
+        UsageError: The module does not exist.
+        ImportFailed: The module raised an exception.
+        OpenEnvError: A call of openenv in the module raised this, such as `create_app`.
     """
     if not all(name.split(".")):
-        raise UsageError(f"{what}: {name!r} is no name of a module")
+        raise UsageError(f"{what}: {name!r} is not a module name")
     try:
         return importlib.import_module(name)
-    except OpenEnvError:  # of an app that it makes, and says more
+    except OpenEnvError:  # of `create_app` in the module: it has a better message
         raise
     except (Exception, SystemExit) as error:  # the edge to foreign code: a module may raise anything
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
@@ -49,21 +49,21 @@ def is_there(name: str) -> bool:
     try:
         found = PathFinder.find_spec(top, here) or importlib.util.find_spec(top)
         for index, _ in enumerate(inner, 2):
-            if found is None or found.name in sys.modules:  # one that runs already may have made up others
+            if found is None or found.name in sys.modules:  # a loaded module may have submodules without files
                 break
             path = ".".join(name.split(".")[:index])
             found = PathFinder.find_spec(path, found.submodule_search_locations or [])
-    except (ImportError, ValueError):  # an empty name; a module that was made by hand
+    except (ImportError, ValueError):  # an empty name, or a module without a spec
         return False
     return found is not None
 
 
 def attribute_of(module: ModuleType, path: str, what: str) -> Any:
-    """An attribute of a module, or one inside of another (`Site.app`).
+    """An attribute of a module, perhaps nested (`Site.app`).
 
     Raises:
-        UsageError: There is none.
-        ImportFailed: The module imports it only when it is asked for it, and cannot.
+        UsageError: The attribute does not exist.
+        ImportFailed: The module imports it lazily, and the import failed.
     """
     value: Any = module
     try:
@@ -80,21 +80,21 @@ def attribute_of(module: ModuleType, path: str, what: str) -> Any:
 
 
 def search(folder: Path) -> None:
-    """Looks for modules in a folder before anywhere else."""
+    """Puts a folder first in the search path for modules."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 
 def _reason(error: BaseException) -> str:
-    """The failure, its place, and a hint."""
+    """The reason of a failed import, its file and line, and a hint."""
     first = error.__context__
     # `except ImportError: from models import ...` hides the error of `from .models import ...`.
     # An error about a relative import only says that the module has another name than in its package.
     both = isinstance(error, ImportError) and isinstance(first, ImportError)
     if first is not None and both and "relative import" not in str(first):
-        return f"{_reason(first)}; and then, as it tried something else: {' '.join(str(error).split())}"
+        return f"{_reason(first)}; its fallback then failed with: {' '.join(str(error).split())}"
     where, said, trace = "", " ".join(str(error).split()), error.__traceback__
-    while trace is not None:  # the innermost line that was executed in a file
+    while trace is not None:  # find the innermost line in a file
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith("<") and file != __file__ and Path(file) != Path(str(importlib.__file__)):
             line = linecache.getline(file, trace.tb_lineno).strip()
@@ -105,9 +105,9 @@ def _reason(error: BaseException) -> str:
         return f"{error.msg}{spot}: correct it"
     if isinstance(error, ModuleNotFoundError) and error.name:
         top = error.name.partition(".")[0]
-        return f"{said}{where}: install {top}, or the project with what it depends on (pip install -e PROJECT)"
+        return f"{said}{where}: install {top}, or the project with its dependencies (pip install -e PROJECT)"
     if isinstance(error, ImportError):
-        return f"{said}{where}: are both of versions that fit together?"
+        return f"{said}{where}: check that the versions of both are compatible"
     return f"{type(error).__name__}: {said}{where}: correct it"
 
 
@@ -115,7 +115,7 @@ _KINDS = "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, pettin
 
 
 def load(target: str) -> Any:
-    """Makes the app a target stands for.
+    """Creates the app of a target.
 
     Args:
         target: `module:attribute` (an app or an Environment class), a folder with `openenv.yaml`,
@@ -146,13 +146,13 @@ def load(target: str) -> Any:
     module, colon, attribute = target.partition(":")
     if target and not colon and Path(target).is_dir():
         raise NotAProject(
-            f"{target!r} is no project, for {Path(target).resolve()} has no openenv.yaml: give {_KINDS} "
-            f"({', '.join(bundled())}), or begin a project with `openenv init NAME`"
+            f"{target!r} is not a project: {Path(target).resolve()} has no openenv.yaml. Use {_KINDS} "
+            f"({', '.join(bundled())}), or create a project with `openenv init NAME`"
         )
     if not colon:
         close = difflib.get_close_matches(target, bundled(), 1)
         meant = f" did you mean {close[0]}?" if close else ""
-        raise UsageError(f"{target!r} is nothing to serve:{meant} give {_KINDS} ({', '.join(bundled())})")
+        raise UsageError(f"{target!r} cannot be served:{meant} use {_KINDS} ({', '.join(bundled())})")
     search(Path.cwd())
     return _app_of(module, attribute, target)
 
@@ -161,12 +161,12 @@ def is_project(target: str) -> bool:
     """Whether it is a folder with `openenv.yaml`.
 
     Raises:
-        UsageError: It may not be looked at, or no folder can be called so.
+        UsageError: The folder cannot be accessed, or its name is invalid.
     """
     try:
         return (Path(target) / "openenv.yaml").is_file()
     except OSError as error:
-        raise UsageError(f"{target!r} cannot be looked at: {error.strerror}; give {_KINDS}") from None
+        raise UsageError(f"{target!r} cannot be accessed: {error.strerror}; use {_KINDS}") from None
 
 
 def bundled() -> dict[str, Path]:
@@ -184,7 +184,7 @@ def _from_project(folder: Path) -> Any:
         served = manifest.environment
     module, colon, attribute = served.partition(":")
     if not colon:
-        raise UsageError(f"{manifest.path}: `environment: {served}` is to be served: write module:{served}")
+        raise UsageError(f"{manifest.path}: `environment: {served}` must have a module: write module:{served}")
     # Projects import their models both as `..models` and as `models`: both must resolve.
     search(folder)
     if (folder / "__init__.py").is_file():
@@ -203,5 +203,5 @@ def _app_of(module: str, attribute: str, target: str) -> Any:
 
         return app_of(server_of(value, declared_types(value).complete(value, target)))
     if not callable(value) or inspect.isclass(value):
-        raise UsageError(f"{target} is a {type(value).__name__}: an app or an Environment class can be served")
+        raise UsageError(f"{target} is a {type(value).__name__}: it must be an app or an Environment class")
     return value

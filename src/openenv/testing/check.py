@@ -9,11 +9,11 @@ from typing import Any, Self
 
 
 class CheckFailure(AssertionError):
-    """A check found something wrong; a test that meets it fails.
+    """A check found a fault. In a test, it is a failure.
 
     Args:
-        saw: What was seen, in one line, with the values.
-        fix: What to do about it.
+        saw: The observation with its values, in one line.
+        fix: How to fix it.
     """
 
     def __init__(self, saw: str, fix: str):
@@ -32,18 +32,18 @@ class CheckWarning(UserWarning):
 
 
 class CheckSkip(unittest.SkipTest):
-    """The question cannot be put; the message says why. A test that meets it is skipped."""
+    """A check cannot run; the message has the reason. In a test, it is a skip."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question.
+    """One check.
 
     Attributes:
-        id: `level.what-is-asked`, as in `runtime.seed`; it never changes its meaning.
+        id: Identifier in the form `level.what-is-checked`, as in `runtime.seed`. Its meaning never changes.
         asks: The question in one line, for the table of all checks.
-        run: Takes what is looked at, and returns what it saw if all is well; or is a coroutine function that does.
-            Raises `CheckFailure`, `CheckWarning` or `CheckSkip`; any other exception is an error of the check itself.
+        run: Function or coroutine function that checks a subject and returns its observation, in one line. Raises
+            `CheckFailure`, `CheckWarning` or `CheckSkip`; any other exception is a bug of the check.
         needs: Ids of checks that must have passed (or warned) before, in the same run.
     """
 
@@ -54,5 +54,5 @@ class Check:
 
     @classmethod
     def of(cls, name: str, asks: str, *needs: str) -> Callable[[Callable[[Any], Any]], Self]:
-        """Makes the decorated function a check."""
+        """Decorator that makes a check from a function."""
         return lambda run: cls(name, asks, run, needs)

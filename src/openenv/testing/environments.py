@@ -11,7 +11,7 @@ from . import lifecycle_checks, load_checks, schema_checks
 from .check import Check, CheckWarning
 from .harness import ConformanceHarness
 
-# In the order of `openenv validate`: what others build on comes first, what may end the process last.
+# In the order of `openenv validate`: checks that others need first, checks that may end the process last.
 RUNTIME: tuple[Check, ...] = (
     lifecycle_checks.runtime_session,
     lifecycle_checks.runtime_reset,
@@ -31,7 +31,7 @@ RUNTIME: tuple[Check, ...] = (
 
 
 def _test_of(check: Check) -> Callable[[EnvironmentConformance], None]:
-    """A test that asks the question of a check."""
+    """A test that runs a check."""
 
     def test(self: EnvironmentConformance) -> None:
         async def run() -> None:
@@ -62,13 +62,13 @@ class EnvironmentConformance:
 
                 return app
 
-    They are the questions of `openenv validate`, at its levels runtime and load. What is worth a word and no fault
-    is a warning (`openenv.testing.check.CheckWarning`); what cannot be asked is skipped.
+    The tests are the checks of `openenv validate` at the levels runtime and load. A possible problem is a warning
+    (`openenv.testing.check.CheckWarning`); a check that cannot run is skipped.
 
     Attributes:
-        call_s: Seconds that one call of the environment may take.
-        sessions: How many sessions are used at once.
-        episodes: How many episodes are played to see whether memory grows.
+        call_s: Maximum of seconds for one call of the environment.
+        sessions: Number of concurrent sessions.
+        episodes: Number of episodes that are played to measure the growth of memory.
     """
 
     call_s: ClassVar[float] = 10.0
@@ -79,10 +79,10 @@ class EnvironmentConformance:
 
     def app(self) -> Any:
         """The app or class under test: an app that `create_app` made, or an `Environment` class."""
-        raise NotImplementedError("say in app() what is served: an app of create_app, or an Environment class")
+        raise NotImplementedError("implement app(): return an app of create_app, or an Environment class")
 
     def actions(self) -> Sequence[Mapping[str, Any]] | None:
-        """Actions to play with, as plain data; None: those that the environment offers, or some of its schema."""
+        """Actions to play, as plain data. None for those that the environment offers, or that its schema allows."""
         return None
 
     # The tests.

@@ -1,4 +1,4 @@
-"""The environment under test, served in this process without a socket; its sessions, and actions to play with."""
+"""The environment under test, served in this process without a socket, its sessions, and actions to play."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .schemas import NoValue, SchemaValues
 
 COUNT = 24
 ATTEMPTS = 200
-# Fields that do not belong to an action itself.
+# Fields of all actions, which are not generated.
 BESIDE = frozenset({"metadata"})
 LONG_TEXT = 2000
 
@@ -36,16 +36,16 @@ class Repertoire:
 
     Args:
         server: Its server.
-        given: Actions by its author, for tests.
-        offered: Actions that it offers itself (`web_actions`).
-        tools: Its tools, as `list_tools` lists them; None if it has none.
+        given: Actions from its author, for tests.
+        offered: Actions that it offers (`web_actions`).
+        tools: Its tools from `list_tools`. None if it has no tools.
 
     Raises:
-        CheckSkip: There is no way to make an action.
+        CheckSkip: No action can be generated.
 
     Attributes:
-        actions: To play with; some are there more than once, so that there is always something to do.
-        source: Where they are from, in words.
+        actions: Actions to play. Some are repeated, so that there are enough.
+        source: Description of their origin.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Repertoire:
         return '"call_tool"' in json.dumps(schema_of(server.action_type) or {})
 
     def accepts(self, action: Any) -> bool:
-        """Whether the server takes an action for one."""
+        """Whether an action is valid for the server."""
         try:
             self._server.read_action(action)
         except InvalidAction:
@@ -85,7 +85,7 @@ class Repertoire:
         return True
 
     def wrong(self) -> list[Any]:
-        """Invalid actions, each with another error."""
+        """Invalid actions, each with a different error."""
         good = self.actions[0]
         wrong: list[Any] = [{**good, "no_such_field": 1}, {}]
         wrong += [{key: each for key, each in good.items() if key != name} for name in good]
@@ -117,7 +117,7 @@ class Repertoire:
 
     def _calls(self, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if not tools:
-            raise CheckSkip("the environment offers no tools, so there is nothing to do: declare some")
+            raise CheckSkip("the environment has no tools to call: declare some")
         made = []
         for seed in range(3):
             for tool in tools:
@@ -125,13 +125,15 @@ class Repertoire:
                 try:
                     arguments = SchemaValues(schema, seed).value()
                 except NoValue as reason:
-                    raise CheckSkip(f"no call of the tool {tool.get('name')} can be made up: {reason}") from None
+                    raise CheckSkip(f"no call of the tool {tool.get('name')} can be generated: {reason}") from None
                 made.append({"type": "call_tool", "tool_name": tool["name"], "arguments": arguments})
         return made
 
     def _made(self, schema: dict[str, Any]) -> list[dict[str, Any]]:
         if not schema:
-            raise CheckSkip(f"no action can be made up, since {self._server.action_cls!r} has no JSON Schema; {HINT}")
+            raise CheckSkip(
+                f"no action can be generated, since {self._server.action_cls!r} has no JSON Schema; {HINT}"
+            )
         values = SchemaValues(schema, 1, BESIDE)
         found = []
         try:
@@ -142,20 +144,20 @@ class Repertoire:
                 if len(found) == COUNT:
                     break
         except NoValue as reason:
-            raise CheckSkip(f"no action can be made up from its schema: {reason}; {HINT}") from None
+            raise CheckSkip(f"no action can be generated from its schema: {reason}; {HINT}") from None
         if not found:
-            raise CheckSkip(f"of {ATTEMPTS} actions made up from the schema, the server accepted none; {HINT}")
+            raise CheckSkip(f"the server accepted none of {ATTEMPTS} actions generated from the schema; {HINT}")
         return found
 
 
 HINT = (
-    "give examples in the action's schema (json_schema_extra), return some from web_actions, or say them in "
+    "give examples in the action's schema (json_schema_extra), return some from web_actions, or return them from "
     "EnvironmentConformance.actions()"
 )
 
 
 def offered(environment: Any, _: None) -> Any:
-    """The operation that resets an environment and asks for the offered actions."""
+    """Resets an environment and returns the actions that it offers."""
     inherited = getattr(type(environment), "web_actions", None) is Environment.web_actions
     if inherited or not callable(getattr(environment, "web_actions", None)):
         return []
@@ -170,13 +172,13 @@ def offered(environment: Any, _: None) -> Any:
     return actions_later() if inspect.isawaitable(observation) else actions_after(observation)
 
 
-# The name given to episodes that are compared.
+# Id of episodes that are compared.
 EPISODE = "probe"
 STEPS = 12
 SAMPLES = 3
-# What a session may need beyond the calls that are made in it, to open and to close.
+# Calls' worth of time that a session may need to open and to close, in addition to its calls.
 GLANCE_S = 0.005
-# The first session of all may take so many times what a call may: what is made once is made for it.
+# Time limit of the first session, as a multiple of that of a call: it creates the shared resources.
 OPENING = 3
 
 
@@ -185,9 +187,9 @@ class EnvironmentFacts:
     """The constants of an environment.
 
     Attributes:
-        name: Of its class.
+        name: Name of its class.
         execution: Where its code runs.
-        seedable: False, if it says that its reset takes no seed.
+        seedable: False if its reset has no argument `seed`.
         offered: The actions that it offers after a reset.
     """
 
@@ -202,10 +204,10 @@ class CallOutcome:
     """The outcome of one call.
 
     Attributes:
-        call: The call in words: `reset(seed=1)`, `step 2 ({"message": "hi"})`.
+        call: The call as text: `reset(seed=1)`, `step 2 ({"message": "hi"})`.
         reset: Whether it was a reset.
-        observation: All its fields, as they travel.
-        error: The error instead of a result.
+        observation: All of its fields, as sent to clients.
+        error: The error, if the call failed.
     """
 
     call: str
@@ -218,11 +220,11 @@ class CallOutcome:
 
 
 class EpisodePlayer:
-    """One session, as a client has it.
+    """Plays one session through a client.
 
     Args:
         client: Its client.
-        seedable: Whether a seed may be given.
+        seedable: Whether reset takes a seed.
     """
 
     def __init__(self, client: GenericEnvClient, seedable: bool):
@@ -240,7 +242,7 @@ class EpisodePlayer:
         return _outcome_of(f"reset({said})", True, await self.client.reset(**arguments))
 
     async def step(self, action: Mapping[str, Any], timeout_s: float | None = None) -> CallOutcome:
-        """Does an action. Raises OpenEnvError."""
+        """Executes an action. Raises OpenEnvError."""
         self._steps += 1
         result = await self.client.step(dict(action), timeout_s=timeout_s)
         return _outcome_of(f"step {self._steps} ({action})", False, result)
@@ -254,13 +256,13 @@ class EpisodePlayer:
     ) -> list[CallOutcome]:
         """Plays an episode to its end, or until there are no more actions, or for some seconds.
 
-        Errors are part of what is seen. After one that says that the session is of no use any more, nothing follows.
+        Errors are part of the outcomes. An error that ends the session ends the episode.
 
         Raises:
             CheckFailure: A step did not return in time.
         """
         until = None if limit_s is None else time.monotonic() + limit_s
-        await asyncio.sleep(0)  # inline environments never wait, and others want to run too
+        await asyncio.sleep(0)  # inline environments never yield: let other tasks run
         try:
             seen = [await self.reset(seed)]
         except OpenEnvError as error:
@@ -273,7 +275,7 @@ class EpisodePlayer:
             except StepTimeout as error:
                 raise CheckFailure(
                     f"step {self._steps} ({action}) did not return: {error.message}.",
-                    "have every step return, or give up after a time of its own",
+                    "make every step return, with a timeout if needed",
                 ) from None
             except OpenEnvError as error:
                 seen.append(CallOutcome(f"step {self._steps} ({action})", False, error=error))
@@ -289,16 +291,16 @@ class ConformanceHarness:
 
     Args:
         app: An app from `create_app`, or an `Environment` class.
-        call_s: Seconds that one call may take.
-        sessions: How many sessions are used at once.
-        episodes: How many episodes are played to see whether memory grows.
-        actions: To play with; None: those that the environment offers, or else some that its schema allows.
+        call_s: Maximum of seconds for one call.
+        sessions: Number of concurrent sessions.
+        episodes: Number of episodes that are played to measure the growth of memory.
+        actions: Actions to play. None for those that the environment offers, or that its schema allows.
 
     Raises:
         CheckSkip: The app was not made by `create_app`, so it cannot be played in this process.
 
     Attributes:
-        stuck: An environment was seen that does not close.
+        stuck: Whether the close of an environment did not return.
     """
 
     def __init__(
@@ -327,13 +329,13 @@ class ConformanceHarness:
 
     @cached_property
     def schemas(self) -> dict[str, dict[str, Any]]:
-        """The JSON Schemas of its types, as `GET /schema` has them."""
+        """The JSON Schemas of its types, as in `GET /schema`."""
         found: dict[str, dict[str, Any]] = self.server.schemas
         return found
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[EpisodePlayer]:
-        """A session for the length of a block, which is over when its environment is closed, if that ever comes."""
+        """A session for a block. At its end, waits for the close of the environment, with a time limit."""
         facts = await self.facts()
         self._playing += 1
         client = self.client()
@@ -349,14 +351,14 @@ class ConformanceHarness:
         return GenericEnvClient(app=self.app, message_timeout_s=self.call_s, wait_s=self.call_s)
 
     async def leave(self, *clients: GenericEnvClient) -> None:
-        """Closes clients. It stops waiting for clients that do not close, and waits only once."""
+        """Closes clients, with a time limit."""
         self._leaving |= {asyncio.ensure_future(client.close()) for client in clients}
         if not self.stuck:
             _, self._leaving = await asyncio.wait(self._leaving, timeout=self.call_s)
             self.stuck = bool(self._leaving)
 
     async def quiet(self, sessions: int = 0) -> None:
-        """Waits until no more than so many environments are open; if they do not close, once and not again."""
+        """Waits until at most `sessions` environments are open. After a timeout, no further call waits."""
         until = time.monotonic() + self.call_s
         while self.server.active_sessions > sessions and not self.stuck:
             await asyncio.sleep(GLANCE_S)
@@ -383,15 +385,15 @@ class ConformanceHarness:
         return self._facts
 
     async def actions(self) -> list[dict[str, Any]]:
-        """Actions that can be played with, some of them more than once.
+        """Actions to play, some of them repeated.
 
         Raises:
-            CheckSkip: There is no way to make one.
+            CheckSkip: No action can be generated.
         """
         return [*(await self.repertoire()).actions]
 
     async def repertoire(self) -> Repertoire:
-        """All that can be done here. Raises as `actions`."""
+        """The repertoire of the environment. Raises as `actions` does."""
         if self._repertoire is None:
             facts = await self.facts()
             tools = None
@@ -403,7 +405,7 @@ class ConformanceHarness:
         return self._repertoire
 
     async def sample(self) -> list[list[CallOutcome]]:
-        """A few episodes, each in its own session; played once."""
+        """Some episodes, each in its own session. Later calls return the same ones."""
         if self._sample is None:
             actions = await self.actions()
             episodes = []

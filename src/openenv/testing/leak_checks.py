@@ -1,4 +1,4 @@
-"""Threads, tasks, processes, files and memory that this process holds, to find what sessions leak."""
+"""Find threads, tasks, processes, files and memory that sessions leak in this process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-# Sessions to run: the first one also makes resources for all sessions.
+# Number of sessions: the first one also creates resources for all of them.
 CYCLES = 3
-# Seconds between looks, so that ending tasks and threads can end.
+# Seconds between two counts, for tasks and threads that are ending.
 PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 _COMPLAINTS = "close() of its environment failed"
 
@@ -24,7 +24,7 @@ class Leaks(NamedTuple):
     """The resources that sessions leaked.
 
     Attributes:
-        cycles: How many there were.
+        cycles: Number of sessions.
         left: The additional resources, as text.
         complaints: The exceptions of their `close`.
     """
@@ -51,7 +51,7 @@ async def find_leaks(cycle: Callable[[], Awaitable[None]]) -> Leaks:
             now = await _held_after()
             left = []
             for kind, held in now.items():
-                # Of one kind at least as many as there were sessions: less may be of the server's own, or of chance.
+                # A leak has at least one object of a kind per session: fewer may belong to the server, or be chance.
                 count = held.total() - before[kind].total()
                 if count >= CYCLES:
                     most = (held - before[kind]).most_common(3)
@@ -62,7 +62,7 @@ async def find_leaks(cycle: Callable[[], Awaitable[None]]) -> Leaks:
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process and its children; None where that is unknown."""
+    """Memory of this process and its children, in bytes. None if unknown."""
     try:
         return sum(map(_resident, [Path("/proc/self"), *(Path(f"/proc/{child}") for child in descendants("self"))]))
     except OSError:
@@ -73,7 +73,7 @@ async def _held_after() -> dict[str, Counter[str]]:
     await asyncio.sleep(0)
     gc.collect()
     return {
-        # Without the numbers, which are different for each of many.
+        # Without numbers, which differ between objects of the same kind.
         "threads": Counter(
             "openenv" if name.startswith("openenv-") else name.rstrip("0123456789 ()").rstrip("-_") or name
             for name in (thread.name for thread in threading.enumerate())
@@ -89,7 +89,7 @@ async def _held_after() -> dict[str, Counter[str]]:
 
 def _files() -> Iterator[str]:
     for place in Path("/proc/self/fd").glob("*"):
-        with suppress(OSError):  # the one that listed the others
+        with suppress(OSError):  # the descriptor that listed the others
             yield str(place.readlink()).partition(":[")[0]
 
 
@@ -102,7 +102,7 @@ def _children(process: str) -> list[str]:
 
 
 def descendants(process: str) -> list[str]:
-    """Numbers of the processes that one (its number, or `self`) has started, and theirs; none if that is unknown."""
+    """PIDs of all descendants of a process (its PID, or `self`). Empty if unknown."""
     found: list[str] = []
     for child in _children(process):
         found += [child, *descendants(child)]

@@ -13,13 +13,13 @@ from .harness import CallOutcome, ConformanceHarness, EpisodePlayer, is_unsendab
 from .leak_checks import find_leaks
 from .schemas import first_fault
 
-# To come to the end of an episode.
+# Maximum of steps to reach the end of an episode.
 MANY_STEPS = 200
 SEED = 7
 STEPS = 8
-# Different seeds and actions for the sessions that must not be seen in another one.
+# Different seeds and actions, for sessions that must not affect each other.
 OTHER_SEED = 8
-NOTHING_TO_COMPARE = "without seeds and without step_count, there is nothing by which episodes could be compared"
+NOTHING_TO_COMPARE = "without seeds and step_count, episodes cannot be compared"
 
 
 @Check.of("runtime.session", "Does a session open?")
@@ -29,9 +29,9 @@ async def runtime_session(harness: ConformanceHarness) -> str:
     except (OpenEnvError, TimeoutError) as error:
         raise CheckFailure(
             f"no session could be opened: {describe_error(error, harness)}.",
-            "correct the constructor, or what create_app is given: it must make an environment without arguments",
+            "fix the constructor, or the factory of create_app: it must create an environment without arguments",
         ) from None
-    return f"{facts.name} is made, and runs as {facts.execution.value}"
+    return f"{facts.name} is created, and runs as {facts.execution.value}"
 
 
 @Check.of("runtime.reset", "Does reset work: without arguments, with a seed, again?", "runtime.session")
@@ -43,11 +43,11 @@ async def runtime_reset(harness: ConformanceHarness) -> str:
                 await player.reset(**arguments)
             except OpenEnvError as error:
                 if is_unsendable(error):
-                    unsent = "; what it returned could not be sent (see runtime.schema)"
+                    unsent = "; its observation could not be sent (see runtime.schema)"
                     continue
                 raise CheckFailure(
                     f"reset raised: {describe_error(error, harness)}.",
-                    "have reset work without arguments, again and again in the same session, with a seed and without",
+                    "make reset work without arguments, repeatedly in the same session, with and without a seed",
                 ) from None
     return f"it works without arguments, with a seed, and again in the same session{unsent}"
 
@@ -58,14 +58,14 @@ async def runtime_step(harness: ConformanceHarness) -> str:
     steps = [seen for episode in await harness.sample() for seen in episode if not seen.reset]
     fine = [seen for seen in steps if seen.error is None or is_unsendable(seen.error)]
     if not steps:
-        raise CheckSkip("every episode was over after its reset, so there was no step to take")
+        raise CheckSkip("every episode was over after its reset, so no step was possible")
     if not fine:
         error = steps[0].error
         assert error is not None
         raise CheckFailure(
             f"{steps[0].call} raised: {describe_error(error, harness)}; so did all {len(steps)} steps that were "
             "tried.",
-            "correct step; or, if these actions make no sense, offer some that do: examples in the action's schema, "
+            "fix step; or, if these actions are useless, offer better ones: examples in the action's schema, "
             "web_actions, or EnvironmentConformance.actions()",
         )
     refused = f"; {len(steps) - len(fine)} raised an error (see runtime.bad-action)" if len(fine) < len(steps) else ""
@@ -93,7 +93,7 @@ async def runtime_state(harness: ConformanceHarness) -> str:
         except OpenEnvError as error:
             raise CheckFailure(
                 f"state cannot be read: {describe_error(error, harness)}.",
-                "have the property `state` return a State; it is asked for at any time, so it must not raise",
+                "make the property `state` return a State at any time: it must not raise",
             ) from None
     if not states[0]:
         raise CheckWarning("the environment keeps no state.", "return a State with episode_id and step_count")
@@ -101,13 +101,13 @@ async def runtime_state(harness: ConformanceHarness) -> str:
         fault = first_fault(state, harness.schemas["state"], "state")
         if fault is not None:
             raise CheckFailure(
-                f"{fault}.", "declare state_cls in create_app (or Environment[A, O, MyState]) as it really is"
+                f"{fault}.", "declare state_cls in create_app (or Environment[A, O, MyState]) to match the state"
             )
     counts = [state.get("step_count") for state in states]
     if counts[0] != 0 or counts[-1] != count:
         raise CheckFailure(
             f"after a reset and {count} steps, step_count went {' '.join(map(str, counts))}.",
-            "set step_count to 0 in reset and add 1 in every step",
+            "set step_count to 0 in reset and add 1 in each step",
         )
     await reading_changes_nothing(harness, actions)
     return await _episode_ids(harness, f"step_count goes {' '.join(map(str, counts))}")
@@ -120,15 +120,15 @@ async def _episode_ids(harness: ConformanceHarness, saw: str) -> str:
     if first is None or second is None:
         raise CheckWarning(
             f"{saw}, and episode_id is {first!r} after a reset.",
-            "have reset set the state's episode_id to the one it is given, or to a new one (uuid4)",
+            "set episode_id of the state in reset, to the argument episode_id or to a new id (uuid4)",
         )
     if named != "named-by-a-client":
         raise CheckWarning(
             f"{saw}; reset(episode_id='named-by-a-client') gives the episode_id {named!r}.",
-            "have reset take episode_id and keep it in the state",
+            "store the argument episode_id of reset in the state",
         )
     if first == second:
-        raise CheckWarning(f"{saw}; two episodes have the same episode_id {first!r}.", "have reset choose a new one")
+        raise CheckWarning(f"{saw}; two episodes have the same episode_id {first!r}.", "choose a new one in reset")
     return f"{saw}; every episode has its own episode_id"
 
 
@@ -147,7 +147,7 @@ async def runtime_after_done(harness: ConformanceHarness) -> str:
     async with harness.session() as player:
         seen = await player.play(actions * (MANY_STEPS // len(actions) + 1), 1, harness.call_s / 2)
         if not seen[-1].done:
-            raise CheckSkip(f"no episode ended within {len(seen) - 1} steps, so none could be taken after its end")
+            raise CheckSkip(f"no episode ended within {len(seen) - 1} steps, so no step after an end was possible")
         after = await outcome_of_call(player.step(actions[0]), "step")
         if after.error is None and not after.done:
             raise CheckFailure(
@@ -161,7 +161,7 @@ async def runtime_after_done(harness: ConformanceHarness) -> str:
             raise CheckFailure(
                 f"after a step after the end ({describe_outcome(after)}), "
                 f"reset raises: {describe_error(error, harness)}.",
-                "leave the environment as it is when a step comes after the end",
+                "do not change the environment in a step after the end",
             ) from None
     return f"the episode ends after {len(seen) - 1} steps; one more: {describe_outcome(after)}; then reset works"
 
@@ -181,17 +181,17 @@ async def runtime_bad_action(harness: ConformanceHarness) -> str:
             seen = await outcome_of_call(player.step(action), "step")
             if seen.error is not None and not isinstance(seen.error, UsageError):
                 raise CheckFailure(
-                    f"the action {shorten(action)}, which is wrong, raised {describe_error(seen.error, harness)}.",
-                    "raise openenv.errors.InvalidAction for what is no action, or declare its fields",
+                    f"the invalid action {shorten(action)} raised {describe_error(seen.error, harness)}.",
+                    "raise openenv.errors.InvalidAction for invalid actions, or declare the fields of the action",
                 )
             try:
                 await player.state()
                 await _begin_episode(player)
             except OpenEnvError as error:
                 raise CheckFailure(
-                    f"after the wrong action {shorten(action)}, the session is of no use any more: "
+                    f"after the invalid action {shorten(action)}, the session no longer works: "
                     f"{describe_error(error, harness)}.",
-                    "leave the environment as it was when an action is refused",
+                    "do not change the environment when an action is refused",
                 ) from None
         tried = 0
         for action in [*good, *([] if repertoire.chosen else repertoire.edges())]:
@@ -209,7 +209,7 @@ async def runtime_bad_action(harness: ConformanceHarness) -> str:
                 )
             if seen.done:
                 await _begin_episode(player)
-    return f"{len(wrong)} wrong actions were refused and {tried} allowed ones answered; the session goes on"
+    return f"{len(wrong)} invalid actions were refused and {tried} valid ones answered; the session continues"
 
 
 @Check.of("runtime.close", "Does close free everything: threads, processes, files, sockets, tasks?", "runtime.step")
@@ -218,7 +218,7 @@ async def runtime_close(harness: ConformanceHarness) -> str:
 
     async def cycle() -> None:
         async with opened_session(harness.server.manager):
-            pass  # clients go away before they reset, too
+            pass  # clients may also leave before a reset
         await harness.quiet()
         async with harness.session() as player:
             await player.play(actions, 1)
@@ -228,20 +228,20 @@ async def runtime_close(harness: ConformanceHarness) -> str:
         raise CheckFailure(
             f"{harness.server.active_sessions} environments are not closed {harness.call_s:g} s after the end of "
             "their sessions: close() does not return.",
-            "have close() end what it waits for, and wait for it with a limit",
+            "make close() stop what it waits for, and wait with a timeout",
         )
     if found.complaints:
-        raise CheckFailure(f"close() raised: {found.complaints[0]}.", "have close() work after any other call")
+        raise CheckFailure(f"close() raised: {found.complaints[0]}.", "make close() work after any other call")
     if found.left:
         raise CheckFailure(
-            f"{found.cycles} sessions were opened and closed, and left behind {'; '.join(found.left)}.",
-            "end in close() what the environment has started: threads, processes, files, sockets, tasks",
+            f"{found.cycles} sessions were opened and closed, and leaked {'; '.join(found.left)}.",
+            "release in close() all that the environment has opened: threads, processes, files, sockets, tasks",
         )
-    return f"{found.cycles} sessions were opened and closed, and left nothing behind"
+    return f"{found.cycles} sessions were opened and closed, without leaks"
 
 
 async def _begin_episode(player: EpisodePlayer, episode_id: str | None = None) -> None:
-    """Begins an episode; its first observation may be one that cannot be sent."""
+    """Starts an episode. Ignores a first observation that cannot be sent."""
     try:
         await player.reset(1, episode_id)
     except OpenEnvError as error:
@@ -271,22 +271,22 @@ def shorten(action: Any) -> str:
 
 @Check.of(
     "runtime.seed",
-    "Does the same seed give the same episode, or does the environment declare that it takes none?",
+    "Does the same seed give the same episode, or does the environment declare that it has no seed?",
     "runtime.step",
 )
 async def runtime_seed(harness: ConformanceHarness) -> str:
     if not (await harness.facts()).seedable:
-        return "the environment declares that it takes no seed"
+        return "the environment declares that it has no seed"
     actions = await harness.actions()
     first = await _alone(harness, actions, harness.call_s / 4)
-    second = await _alone(harness, actions[: len(first) - 1])  # as many steps, however fast it is now
+    second = await _alone(harness, actions[: len(first) - 1])  # the same number of steps, at any speed
     found = episode_difference(harness, first, second)
     if found is not None:
         raise CheckFailure(
-            f"two sessions were reset with seed={SEED} and given the same actions, and differ: {found}.",
-            "draw every random number from self.rng (or from a generator made of the seed in reset); mark a field "
-            "that is a clock or a name with Field(json_schema_extra={'seeded': False}); or leave `seed` out of "
-            "reset's arguments, which declares that there is none",
+            f"two sessions with seed={SEED} and the same actions differ: {found}.",
+            "draw all random numbers from self.rng (or from a generator with the seed of reset); mark a field "
+            "that is a clock or a name with Field(json_schema_extra={'seeded': False}); or remove `seed` from "
+            "the arguments of reset, which declares that there is no seed",
         )
     return f"the same seed gives the same episode of {len(first) - 1} steps in two sessions"
 
@@ -303,7 +303,7 @@ async def runtime_episodes(harness: ConformanceHarness) -> str:
     async with harness.session() as player:
         first = await player.play(actions, SEED)
         again = []
-        for steps in range(1, 4):  # what one action does, another may undo
+        for steps in range(1, 4):  # one action may undo another
             await player.play(actions[:steps], OTHER_SEED)
             again.append(await player.play(actions, SEED))
         await player.play([], SEED)
@@ -313,18 +313,18 @@ async def runtime_episodes(harness: ConformanceHarness) -> str:
     if not seedable and count is None:
         raise CheckSkip(NOTHING_TO_COMPARE)
     if not seedable:
-        return "step_count begins anew (without seeds, episodes cannot be compared)"
+        return "step_count starts from 0 (without seeds, episodes cannot be compared)"
     differing = [found for each in again if (found := episode_difference(harness, first, each)) is not None]
     if differing:
         found = differing[0]
         raise CheckFailure(
-            f"an episode was repeated in its session, with the same seed and actions, and differs: {found}.",
-            "set everything anew in reset that step changes",
+            f"an episode that was repeated in its session, with the same seed and actions, differs: {found}.",
+            "reset all values that step changes",
         )
-    return f"an episode of {len(first) - 1} steps is the same when it is played again after another one"
+    return f"an episode of {len(first) - 1} steps is the same when it is repeated after another one"
 
 
-@Check.of("runtime.isolation", "Are two sessions that play in turns independent?", "runtime.seed")
+@Check.of("runtime.isolation", "Are two sessions that step in turns independent?", "runtime.seed")
 async def runtime_isolation(harness: ConformanceHarness) -> str:
     if harness.server.max_sessions < 2:
         raise CheckSkip("the environment has one session at a time (SUPPORTS_CONCURRENT_SESSIONS, max_sessions)")
@@ -350,40 +350,42 @@ async def runtime_isolation(harness: ConformanceHarness) -> str:
         found = episode_difference(harness, reference, seen)
         if found is not None:
             raise CheckFailure(
-                f"a session was played with another one beside it, and differs from itself alone: {found}.",
-                "keep what belongs to an episode on the instance (self), not on the class, the module, in a file or "
+                f"a session next to another one differs from the same session alone: {found}.",
+                "keep the data of an episode on the instance (self), not on the class, the module, in a file or "
                 "in the random module",
             )
     if isinstance(count, int) and count > answered:
         raise CheckFailure(
-            f"{answered} steps were taken in a session, and its step_count is {count}: those of another count too.",
+            f"after {answered} steps of a session, its step_count is {count}: it includes steps of another session.",
             "keep the state on the instance (self), not on the class or the module",
         )
     if state.get("step_count") != count:
         raise CheckFailure(
-            f"another session was closed, and step_count of this one went from {count} to {state.get('step_count')}.",
-            "have close() touch nothing but the instance",
+            f"the close of another session changed step_count of this one from {count} to {state.get('step_count')}.",
+            "change only the instance in close()",
         )
     if not seedable:
-        return f"step_count is {count} beside another session (without seeds, episodes cannot be compared)"
-    return f"a session of {answered} steps is the same alone and beside another one"
+        return f"step_count is {count} next to another session (without seeds, episodes cannot be compared)"
+    return f"a session of {answered} steps is the same alone and next to another one"
 
 
 async def reference_of(harness: ConformanceHarness) -> list[CallOutcome]:
-    """An episode in a session alone, to compare others with.
+    """An episode in a session alone, for comparison with others.
 
     Raises:
-        CheckSkip: It is another one each time, though its seed is the same.
+        CheckSkip: It differs each time, with the same seed.
     """
     actions = (await harness.actions())[:STEPS]
     first, second = await _alone(harness, actions), await _alone(harness, actions)
     if (await harness.facts()).seedable and episode_difference(harness, first, second) is not None:
-        raise CheckSkip("the same seed does not give the same episode (see runtime.seed), so none can be compared")
+        raise CheckSkip(
+            "the same seed does not give the same episode (see runtime.seed), so episodes cannot be compared"
+        )
     return first
 
 
 async def reading_changes_nothing(harness: ConformanceHarness, actions: list[dict[str, Any]]) -> None:
-    """Compares episodes in which the state is read, and is not; what follows no seed cannot be compared.
+    """Compares an episode in which the state is read with one in which it is not, without fields that have no seed.
 
     Raises:
         CheckFailure: They differ.
@@ -404,8 +406,8 @@ async def reading_changes_nothing(harness: ConformanceHarness, actions: list[dic
     found = episode_difference(harness, alone, read)
     if found is not None and episode_difference(harness, alone, again) is None:
         raise CheckFailure(
-            f"an episode in which the state is read after each call differs from one in which it is not: {found}.",
-            "have the property `state` return what is there, and change nothing: it is asked for at any time",
+            f"an episode in which the state is read after each call differs from one without reads: {found}.",
+            "do not change the environment in the property `state`: clients may read it at any time",
         )
 
 
@@ -434,18 +436,18 @@ async def outcome_of_call(call: Any, name: str) -> CallOutcome:
 
 
 def episode_difference(harness: ConformanceHarness, one: list[CallOutcome], other: list[CallOutcome]) -> str | None:
-    """Where two episodes differ first, in words; None if they are the same, but for fields that follow no seed."""
+    """The first difference of two episodes as text. None if they are the same except for fields without a seed."""
     for first, second in zip(one, other, strict=False):
         if (first.error is None) != (second.error is None):
-            return f"{first.call} gave {_answer(first)} the one time and {_answer(second)} the other"
+            return f"{first.call} gave {_answer(first)} once and {_answer(second)} the other time"
         schema = harness.schemas["reset_observation" if first.reset else "observation"]
         found = first_difference(first.observation, second.observation, SchemaNodes(schema))
         if found is not None:
-            return f"{first.call}: {found.sentence('the one time', 'the other')}"
+            return f"{first.call}: {found.sentence('once', 'the other time')}"
         if first.done != second.done or not close(first.reward, second.reward):
             return (
-                f"{first.call}: reward {first.reward!r} and done={first.done} the one time, "
-                f"{second.reward!r} and done={second.done} the other"
+                f"{first.call}: reward {first.reward!r} and done={first.done} once, "
+                f"{second.reward!r} and done={second.done} the other time"
             )
     if len(one) != len(other):
         return f"one ended after {len(one) - 1} steps, and the other after {len(other) - 1}"

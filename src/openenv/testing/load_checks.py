@@ -18,7 +18,7 @@ from .leak_checks import resident_bytes
 from .lifecycle_checks import SEED, describe_error, episode_difference, outcome_of_call, reference_of
 
 STEPS = 4
-# A step on the event loop that takes longer holds up all other sessions there.
+# A longer step on the event loop delays all other sessions there.
 HOLDING_UP_S = 0.05
 SHORTEST_DEADLINE_S = 0.001
 DEADLINES = 4
@@ -26,22 +26,22 @@ DEADLINES = 4
 # runs, one may be stopped before it has begun. Neither shows anything: so there are more, if they are quick.
 MOST_DEADLINES = 16
 DEADLINES_S = 2.0
-# The fastest of so many is the time of a step; other work of the machine slowed the others.
+# The fastest of this number is the time of a step; other work of the machine slowed the others.
 TIMINGS = 3
-# Memory is compared after so much of all episodes, when what is made once has been made.
+# Part of the episodes before the first measurement of memory, for one-time allocations.
 WARM = 0.5
-# Less is of the machine: arenas of malloc, caches that fill.
+# Smaller growth comes from the machine: arenas of malloc, caches that fill.
 GROWTH_BYTES = 4 * 1024 * 1024
 EPISODE_STEPS = 4
-# However slow an environment is, so many times what one call may take are enough.
+# Time limit for slow environments, as a multiple of that of one call.
 MEMORY_CALLS = 1.2
 MEMORY_S = 5.0
-# How often memory is looked at, which takes a while.
+# Number of measurements of memory, each of which takes some time.
 MARKS = 10
 
 
 @Check.of(
-    "load.sessions", "Do many sessions work at once, and does each play as it would alone?", "runtime.isolation"
+    "load.sessions", "Do many concurrent sessions work, and does each play as it would alone?", "runtime.isolation"
 )
 async def load_sessions(harness: ConformanceHarness) -> str:
     count = min(harness.sessions, harness.server.max_sessions)
@@ -75,7 +75,7 @@ async def load_sessions(harness: ConformanceHarness) -> str:
     await _check_all(harness, [each.result() for each in played], reference if facts.seedable else None)
     slowest = max(times) * 1000
     return (
-        f"{count} sessions at once, {len(times)} calls in {took:.1f} s, "
+        f"{count} concurrent sessions, {len(times)} calls in {took:.1f} s, "
         f"median {statistics.median(times) * 1000:.1f} ms, slowest {slowest:.1f} ms"
     )
 
@@ -92,24 +92,24 @@ async def _check_all(
     expected = reference is not None and any(seen.error is not None for seen in reference)
     if broken and not expected:
         raise CheckFailure(
-            f"of {len(played)} sessions at once, {len(broken)} had an error; "
+            f"of {len(played)} concurrent sessions, {len(broken)} had an error; "
             f"the first: {describe_error(broken[0], harness)}.",
-            "have instances share nothing that is not safe for threads; or declare "
+            "make data that instances share thread-safe; or declare "
             "SUPPORTS_CONCURRENT_SESSIONS = False, or execution = 'process'",
         )
     if reference is None:
         return
     different = []
     for each in played:
-        await asyncio.sleep(0)  # large observations take a while
+        await asyncio.sleep(0)  # large observations take some time: let other tasks run
         found = episode_difference(harness, reference, each)
         different += [] if found is None else [found]
     if different:
         raise CheckFailure(
-            f"{len(played)} sessions had the same seed and actions at once, and {len(different)} of them differ from "
+            f"of {len(played)} concurrent sessions with the same seed and actions, {len(different)} differ from "
             f"one alone: {different[0]}.",
-            "keep what belongs to an episode on the instance (self): nothing on the class, the module, or in files "
-            "of one name",
+            "keep the data of an episode on the instance (self), not on the class, the module, or in files "
+            "of the same name",
         )
 
 
@@ -126,7 +126,7 @@ async def load_deadline(harness: ConformanceHarness) -> str:
         usual = min(times)
         for name, call in _next_episode(player, actions):
             if (failure := _failure(await outcome_of_call(call, name))) is not None:
-                raise CheckSkip(f"a {name} fails without a deadline too: {describe_error(failure, harness)}")
+                raise CheckSkip(f"a {name} also fails without a deadline: {describe_error(failure, harness)}")
         late = tried = 0
         until = time.monotonic() + DEADLINES_S
         while tried < DEADLINES or (tried < MOST_DEADLINES and time.monotonic() < until):
@@ -142,12 +142,12 @@ async def load_deadline(harness: ConformanceHarness) -> str:
                     raise CheckFailure(
                         f"a step had {limit * 1000:.0f} ms and was stopped; the {name} that followed gave "
                         f"{describe_error(failure, harness)}.",
-                        "let asyncio.CancelledError through, and give back in `finally` (or `async with`) what step "
-                        "takes: locks, connections",
+                        "do not catch asyncio.CancelledError, and release in `finally` (or `async with`) what step "
+                        "acquires: locks, connections",
                     )
     took = f"a step takes {usual * 1000:.1f} ms"
     if not late:
-        raise CheckSkip(f"steps end before any deadline, so none could be stopped ({took})")
+        raise CheckSkip(f"steps are too fast to be stopped at a deadline ({took})")
     return f"{late} of {tried} steps were stopped at their deadline ({took}); the next episode works"
 
 
@@ -168,7 +168,7 @@ def _failure(seen: CallOutcome) -> OpenEnvError | None:
 async def load_blocking(harness: ConformanceHarness) -> str:
     facts = await harness.facts()
     if facts.execution not in (Execution.INLINE, Execution.LOOP):
-        return f"steps run as {facts.execution.value}, and hold up no other session"
+        return f"steps run as {facts.execution.value}, and do not delay other sessions"
     actions = (await harness.actions())[:EPISODE_STEPS]
     held: list[float] = []
     async with harness.session() as player:
@@ -178,16 +178,16 @@ async def load_blocking(harness: ConformanceHarness) -> str:
                 held.append(longest)
                 if seen.done:
                     break
-    # Most do so at least; a median would be one of a busy machine, too.
+    # A lower quantile than the median, which a busy machine would raise.
     usual = sorted(held)[len(held) // 4]
     if usual > HOLDING_UP_S:
         raise CheckFailure(
-            f"most of {len(held)} calls hold up the event loop, and with it every other session, for "
+            f"most of {len(held)} calls block the event loop, and with it every other session, for "
             f"{usual * 1000:.0f} ms or longer.",
-            "await what waits (asyncio.sleep, not time.sleep), or write step and reset as ordinary functions, which "
-            "then have a thread; execution = 'inline' is for steps of microseconds",
+            "await calls that wait (asyncio.sleep, not time.sleep), or make step and reset ordinary functions, which "
+            "run on a thread; execution = 'inline' is for steps of microseconds",
         )
-    return f"calls hold up the event loop for {usual * 1000:.1f} ms; {HOLDING_UP_S * 1000:.0f} ms is too long"
+    return f"calls block the event loop for {usual * 1000:.1f} ms; {HOLDING_UP_S * 1000:.0f} ms is too long"
 
 
 async def _watched(call: Any) -> tuple[CallOutcome, float]:
@@ -215,7 +215,7 @@ async def _watched(call: Any) -> tuple[CallOutcome, float]:
 @Check.of("load.memory", "Does memory stay constant over many episodes?", "runtime.step")
 async def load_memory(harness: ConformanceHarness) -> str:
     if resident_bytes() is None:
-        raise CheckSkip("the memory of a process cannot be read on this machine")
+        raise CheckSkip("this machine does not report the memory of processes")
     actions = (await harness.actions())[:EPISODE_STEPS]
     marks: list[tuple[int, int]] = []
     until = time.monotonic() + max(MEMORY_S, MEMORY_CALLS * harness.call_s)
@@ -237,7 +237,7 @@ async def load_memory(harness: ConformanceHarness) -> str:
     if grown > GROWTH_BYTES and steady > len(marks) * 0.6:
         raise CheckFailure(
             f"memory grew by {grown / 2**20:.0f} MiB from episode {first} to {last}: {each / 1024:.0f} KiB each.",
-            "forget in reset what belongs to the last episode: histories, caches, lists on the class",
+            "discard the data of the last episode in reset: histories, caches, lists on the class",
         )
     short = f" (of {harness.episodes}; more would take too long)" if played < harness.episodes else ""
     return f"{played} episodes{short}: memory grew by {max(grown, 0) / 2**20:.1f} MiB in their second half"

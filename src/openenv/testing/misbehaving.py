@@ -1,12 +1,12 @@
 """A server that misbehaves on request, for tests of launchers: `python -m openenv.testing.misbehaving`.
 
 Behaviours:
-    serve: An environment that repeats messages, at the address that the variables HOST and PORT say.
-    slow-start: The same, after some seconds (a second argument; 1 by default).
-    die-on-step: The same; it is the step with the message "die" that ends the whole process.
-    crash: Says so, with its environment variables, and ends with exit code 3.
-    hang: Takes connections and never answers.
-    cling: As `hang`, and does not end when asked to (SIGTERM).
+    serve: Serves an environment that repeats messages, at the address in the variables HOST and PORT.
+    slow-start: The same, after some seconds (the second argument, 1 by default).
+    die-on-step: The same, but a step with the message "die" ends the whole process.
+    crash: Logs its environment variables, and ends with exit code 3.
+    hang: Accepts connections and never answers.
+    cling: The same as `hang`, and ignores SIGTERM.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Say(Action):
 
 
 class Said(Observation):
-    """Hears it again."""
+    """The repeated message."""
 
     message: str = ""
 
 
 class Mortal(Environment[Say, Said, State]):
-    """Repeats messages, and dies of one of them: not as a session does, but as a machine."""
+    """Repeats messages. One of them ends the whole process."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
     execution = "inline"
@@ -58,7 +58,7 @@ class Mortal(Environment[Say, Said, State]):
         return Said()
 
     def step(self, action: Say, timeout_s: float | None = None, **kwargs: Any) -> Said:
-        """Repeats the message, if it survives it."""
+        """Repeats the message, or ends the process."""
         if action.message == DIE:
             _say("dying on purpose")
             os._exit(CRASH_CODE)
@@ -76,7 +76,7 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Behaves as the first argument says."""
+    """Runs the behaviour of the first argument."""
     behaviour = sys.argv[1] if len(sys.argv) > 1 else ""
     match behaviour:
         case "serve" | "die-on-step" | "slow-start":

@@ -26,7 +26,7 @@ GLANCE_S = 0.05
 
 
 def check(holds: bool, otherwise: str) -> None:
-    # No assert: its message is to be read where assertions are not rewritten, too.
+    # Not `assert`: the message must also appear where pytest does not rewrite assertions.
     if not holds:
         raise AssertionError(otherwise)
 
@@ -43,7 +43,7 @@ def raises(kind: type[BaseException], when: str) -> Iterator[list[BaseException]
 
 
 def traceback_text(error: BaseException) -> str:
-    """All that a user can read of an error: notes and causes, too."""
+    """The whole text of an error that users see, including notes and causes."""
     return "".join(traceback.format_exception(error))
 
 
@@ -55,7 +55,7 @@ async def until(holds: Callable[[], Awaitable[object]], limit_s: float, otherwis
 
 
 class CommandLines:
-    """Looks for secrets on the command lines of this machine, which all its users can read."""
+    """Searches the command lines of this machine, which all users can read, for secrets."""
 
     def __init__(self, secrets: list[str]):
         self._secrets = secrets
@@ -81,7 +81,7 @@ class CommandLines:
 
 
 def _conducted(test: Callable[[Any, Provider], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
-    """A test that gets its provider from `ProviderConformance.conduct`, as a method that test runners call."""
+    """A test method for test runners, which gets its provider from `ProviderConformance.conduct`."""
 
     def conducted(self: ProviderConformance) -> None:
         asyncio.run(self.conduct(test))
@@ -100,13 +100,13 @@ class ProviderConformance:
                 return MyProvider()
 
     Attributes:
-        ready_s: Seconds that a server of `spec("serve")` has to become ready.
-        soon_s: Seconds within which the end of a server is noticed and an error raised; less than `ready_s`.
-        hang_s: Seconds that are waited for a server that hangs.
+        ready_s: Seconds until a server of `spec("serve")` must be ready.
+        soon_s: Seconds within which the end of a server must raise an error; less than `ready_s`.
+        hang_s: Timeout in seconds for a server that hangs.
         logs: Whether the place keeps the log of a server that has ended.
-        restarts: Whether the place starts another server in place of one that has ended.
-        chooses: Whether the place itself chooses which servers end where there are to be fewer: not the youngest.
-        moments: Seconds after the start has begun at which it is cancelled, or stopped, in turn.
+        restarts: Whether the place restarts a server that has ended.
+        chooses: Whether the place chooses which servers `scale` stops, instead of the newest ones.
+        moments: Seconds after the beginning of a start at which it is cancelled or stopped, in turn.
     """
 
     ready_s: ClassVar[float] = 60.0
@@ -120,11 +120,11 @@ class ProviderConformance:
     # Attributes for subclasses.
 
     def provider(self) -> Provider:
-        """A provider for this test alone. One with `close()` is closed after the test."""
-        raise NotImplementedError("say in provider() which provider is tested")
+        """A new provider for one test. If it has `close()`, that is called after the test."""
+        raise NotImplementedError("implement provider(): return the provider to test")
 
     def spec(self, behaviour: str) -> LaunchSpec:
-        """The specification of a server that behaves in one of the ways of `openenv.testing.misbehaving`.
+        """The specification of a server with a behaviour of `openenv.testing.misbehaving`.
 
         Args:
             behaviour: serve, crash, hang or die-on-step.
@@ -132,7 +132,7 @@ class ProviderConformance:
         return LaunchSpec(command=[sys.executable, "-m", "openenv.testing.misbehaving", behaviour])
 
     async def reachable(self, deployment: Deployment, server: Server) -> str:
-        """The address at which this test reaches a server, where it is not the server's own."""
+        """The address at which this test reaches a server, if it differs from the server's `url`."""
         assert server.url is not None
         return server.url
 
@@ -145,11 +145,11 @@ class ProviderConformance:
     @_conducted
     async def test_a_server_starts_and_becomes_ready_and_steps(self, provider: Provider) -> None:
         deployment = await self._ready(provider)
-        check(deployment.api_key is not None, "a deployment has a key of its own")
-        check(len(deployment.urls) == 1, f"one server was asked for, and there are {deployment.urls}")
+        check(deployment.api_key is not None, "a deployment must have its own key")
+        check(len(deployment.urls) == 1, f"one server was requested, but there are {deployment.urls}")
         await self._play(deployment, deployment.servers[0])
         await deployment.refresh()
-        check(deployment.servers[0].gone is None, "refresh() takes a server for gone that was just used")
+        check(deployment.servers[0].gone is None, "refresh() says that a working server is gone")
         await deployment.stop()
 
     @_conducted
@@ -183,7 +183,7 @@ class ProviderConformance:
     @_conducted
     async def test_replicas_are_added_and_taken_away(self, provider: Provider) -> None:
         if not provider.capabilities.replicas:
-            raise unittest.SkipTest("this place has one server a deployment")
+            raise unittest.SkipTest("this place has one server per deployment")
         deployment = await self._ready(provider, self.spec("serve").changed(replicas=2))
         await self._play_at_all(deployment, 2)
         await deployment.scale(3)
@@ -196,7 +196,7 @@ class ProviderConformance:
         else:
             check(
                 deployment.urls == [kept],
-                f"the eldest server, at {kept}, was to stay; there are {deployment.urls}",
+                f"the oldest server, at {kept}, must stay; there are {deployment.urls}",
             )
         await self._play_at_all(deployment, 1)
 
@@ -210,7 +210,7 @@ class ProviderConformance:
         took = time.monotonic() - began
         check(took < self.soon_s, f"it took {took:.1f} s to notice that the server has crashed")
         text = traceback_text(caught[0])
-        check(not isinstance(caught[0], NotReady), f"it was waited for one that had crashed: {text}")
+        check(not isinstance(caught[0], NotReady), f"the wait for a crashed server did not end: {text}")
         check(not self.logs or LAST_WORDS in text, f"the end of the server's log is not in the error: {text}")
         check(spec.env_vars["CONFORMANCE_TOKEN"] not in text, "a secret is in the error")
 
@@ -218,7 +218,7 @@ class ProviderConformance:
     async def test_one_that_crashes_while_it_steps_ends_the_session_and_is_seen_to_be_gone(
         self, provider: Provider
     ) -> None:
-        # For so long, a client waits for the return of a server that has its session.
+        # Time limit of a client that waits for its lost server.
         patience = {"OPENENV_RESUME_WINDOW_S": f"{self.hang_s:g}"}
         deployment = await self._ready(provider, _with(self.spec("die-on-step"), **patience))
         server = deployment.servers[0]
@@ -230,7 +230,7 @@ class ProviderConformance:
             took = time.monotonic() - began
             check(took < self.hang_s + self.soon_s, f"the client waited {took:.1f} s for a dead server")
         if self.restarts:
-            # The place starts another server in place of the one that died, and it is found.
+            # The place restarts the server, and `refresh` finds it.
 
             async def played() -> bool:
                 await deployment.refresh()
@@ -241,15 +241,15 @@ class ProviderConformance:
                     return False
                 return True
 
-            await until(played, self.ready_s, "no other server was started in place of the one that died")
+            await until(played, self.ready_s, "the dead server was not replaced")
         else:
 
             async def is_gone() -> bool:
                 await deployment.refresh()
                 return server.gone is not None
 
-            await until(is_gone, self.soon_s, "the end is not seen")
-            check(deployment.urls == [], f"a dead server's address is still offered: {deployment.urls}")
+            await until(is_gone, self.soon_s, "refresh() does not notice the end")
+            check(deployment.urls == [], f"`urls` still has a dead server: {deployment.urls}")
 
     @_conducted
     async def test_one_that_hangs_is_not_ready_in_time(self, provider: Provider) -> None:
@@ -265,7 +265,7 @@ class ProviderConformance:
         deployment = await self._ready(provider)
         await asyncio.gather(deployment.stop(), deployment.stop())
         await deployment.stop()
-        with raises(ProviderFailed, "for the address of what was stopped"):
+        with raises(ProviderFailed, "for the address of a stopped deployment"):
             _ = deployment.url
 
     @_conducted
@@ -277,7 +277,7 @@ class ProviderConformance:
                 await starting
             except ProviderFailed:
                 continue
-            check(not deployment.urls, "the start has gone on after the stop")
+            check(not deployment.urls, "the start has continued after the stop")
 
     @_conducted
     async def test_cancelling_while_it_starts(self, provider: Provider) -> None:
@@ -294,7 +294,7 @@ class ProviderConformance:
         first, second = await asyncio.gather(self._ready(provider), self._ready(provider))
         await asyncio.to_thread(lambda: asyncio.run(first.stop()))
         await asyncio.to_thread(lambda: second.wait(second.stop()))
-        check(not first.urls and not second.urls, "what was stopped still has addresses")
+        check(not first.urls and not second.urls, "a stopped deployment still has addresses")
 
     @_conducted
     async def test_no_secret_stands_on_a_command_line(self, provider: Provider) -> None:
@@ -306,9 +306,9 @@ class ProviderConformance:
             await deployment.logs()
             await deployment.refresh()
             await deployment.stop()
-        check(not lines.found, f"a secret stands on a command line: {lines.found}")
+        check(not lines.found, f"a secret is on a command line: {lines.found}")
 
-    # How they are conducted.
+    # Helpers of the tests.
 
     async def conduct(self, test: Callable[[Any, Provider], Coroutine[Any, Any, None]]) -> None:
         """Runs a test with a provider, removes its deployments, and checks that none is left."""
@@ -320,7 +320,7 @@ class ProviderConformance:
             made.append(make(spec))
             return made[-1]
 
-        vars(provider)["deployment"] = remembered  # of this provider alone
+        vars(provider)["deployment"] = remembered  # only of this provider
         try:
             try:
                 async with asyncio.timeout(10 * self.ready_s):
@@ -331,7 +331,7 @@ class ProviderConformance:
                     await each.stop()
             this = OwnerProcess.this()
             for each in made:
-                check(each.servers == [], f"servers are counted that were stopped: {each.servers}")
+                check(each.servers == [], f"stopped servers are still listed: {each.servers}")
                 left = [found for found in await provider.leftovers() if found.deployment == each.name]
                 check(all(found.owner == this for found in left), f"the owner of {left} is not this process")
                 check(not left, f"left of {each.name}: {left}")
@@ -361,12 +361,12 @@ class ProviderConformance:
 
     async def _play_at_all(self, deployment: Deployment, count: int) -> None:
         servers = deployment.servers
-        check(len(servers) == count, f"{count} servers were asked for, and there are {servers}")
+        check(len(servers) == count, f"{count} servers were requested, but there are {servers}")
         check(len(set(deployment.urls)) == count, f"their addresses are {deployment.urls}")
         await asyncio.gather(*(self._play(deployment, server) for server in servers))
 
     async def _begun(self, provider: Provider, moment: float) -> tuple[Deployment, asyncio.Future[Any]]:
-        """A deployment some seconds after its start has begun, and the start."""
+        """A deployment some seconds after the beginning of its start, and the running start."""
         deployment = provider.deployment(self.spec("serve"))
         starting = asyncio.ensure_future(deployment.start())
 

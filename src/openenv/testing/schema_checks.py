@@ -1,4 +1,4 @@
-"""Checks that observations and rewards are what the environment's schemas declare."""
+"""Checks of observations and rewards against the environment's schemas."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .harness import CallOutcome, ConformanceHarness, Repertoire, is_unsendable
 from .lifecycle_checks import describe_error
 from .schemas import first_fault, undeclared
 
-# They travel beside the observation, and are other checks' affair.
+# Sent next to the observation, and covered by other checks.
 _BESIDE = ("done", "reward", "metadata", "truncated")
 
 
 @Check.of(
     "runtime.schema",
-    "Does every observation match its schema: types, bounds, no field too many or missing?",
+    "Does every observation match its schema: types, bounds, no extra or missing field?",
     "runtime.step",
 )
 async def runtime_schema(harness: ConformanceHarness) -> str:
@@ -31,22 +31,24 @@ async def runtime_schema(harness: ConformanceHarness) -> str:
         if seen.error is not None:
             if is_unsendable(seen.error) and not seen.error.message.startswith("the reward is "):
                 raise CheckFailure(
-                    f"{seen.call} returned what cannot be sent: {describe_error(seen.error, harness)}.",
-                    "give the fields values that JSON has: numbers, texts, lists, dicts",
+                    f"{seen.call} returned a value that cannot be sent: {describe_error(seen.error, harness)}.",
+                    "use values that JSON has: numbers, strings, lists, dicts",
                 )
             continue
         count += 1
         _check_observation(harness, seen)
-        await asyncio.sleep(0)  # large ones take a while
+        await asyncio.sleep(0)  # large observations take some time: let other tasks run
     if not count:
         raise CheckSkip("no observation was seen")
-    return f"{count} observations are what their schema says"
+    return f"{count} observations match their schema"
 
 
 def _check_observation(harness: ConformanceHarness, seen: CallOutcome) -> None:
     part = "reset_observation" if seen.reset else "observation"
     schemas = [harness.schemas[part]]
-    if seen.reset and Repertoire.takes_tools(harness.server):  # what a tool call gives is not what a reset gives
+    if seen.reset and Repertoire.takes_tools(
+        harness.server
+    ):  # observations of tool calls have another type than those of a reset
         schemas.append(schema_of(Observation) or {})
     own = {name: value for name, value in seen.observation.items() if name not in _BESIDE}
     faults = []
@@ -56,20 +58,20 @@ def _check_observation(harness: ConformanceHarness, seen: CallOutcome) -> None:
     if None not in faults:
         raise CheckFailure(
             f"{seen.call}: {faults[0]}.",
-            "declare the field as it really is, or return what is declared; clients with types refuse the rest",
+            "correct the declaration of the field, or its value; typed clients refuse other values",
         )
     unread = _unreadable(harness, seen) if len(schemas) == 1 else None
     if unread is not None:
         raise CheckFailure(
-            f"{seen.call}: a client cannot read the observation by its own type: {unread}.",
-            "have the model validate what it writes (the serializer and the validator of a field do not match)",
+            f"{seen.call}: a typed client cannot parse the observation: {unread}.",
+            "make the model accept its own output (the serializer and the validator of a field do not match)",
         )
     if len(schemas) == 1:
         more = [name for name in undeclared(seen.observation, schemas[0]) if name not in _BESIDE]
         if more:
             raise CheckWarning(
                 f"{seen.call}: the observation has fields that are not declared: {', '.join(sorted(more))}.",
-                "declare them in the observation class, or put them into its metadata",
+                "declare them in the observation class, or move them to its metadata",
             )
 
 
@@ -90,7 +92,7 @@ def _unreadable(harness: ConformanceHarness, seen: CallOutcome) -> str | None:
     return None
 
 
-@Check.of("runtime.finite", "Are there no NaN and no infinity, in observations and rewards?", "runtime.step")
+@Check.of("runtime.finite", "Are all numbers in observations and rewards finite?", "runtime.step")
 async def runtime_finite(harness: ConformanceHarness) -> str:
     count = answered = 0
     for seen in await _all_seen(harness):
@@ -99,20 +101,20 @@ async def runtime_finite(harness: ConformanceHarness) -> str:
         ):
             raise CheckFailure(
                 f"{seen.call}: {describe_error(seen.error, harness)}.",
-                "give None where there is no reward, and a finite number where there is one",
+                "return a finite reward, or None for no reward",
             )
         for place, number in _numbers(seen.observation, "observation"):
             if not math.isfinite(number):
                 raise CheckFailure(
                     f"{seen.call}: {place} is {number}.",
-                    "JSON has no NaN and no infinity: give None, or a number that stands for it",
+                    "JSON has no NaN and no infinity: use None, or a finite number",
                 )
             count += 1
         answered += seen.error is None
         await asyncio.sleep(0)
     if not answered:
         raise CheckSkip("no observation was seen")
-    return f"{count} numbers with a point, all finite, in {answered} observations"
+    return f"{count} floats, all finite, in {answered} observations"
 
 
 @Check.of("runtime.reward", "Is every reward a number, a bool or None?", "runtime.step")
@@ -122,22 +124,24 @@ async def runtime_reward(harness: ConformanceHarness) -> str:
     for seen in await _all_seen(harness):
         if seen.error is not None and "the reward is a " in seen.error.message:
             raise CheckFailure(
-                f"{seen.call}: {describe_error(seen.error, harness)}.", "give a bool, an int, a float or None"
+                f"{seen.call}: {describe_error(seen.error, harness)}.", "return a bool, an int, a float or None"
             )
         if seen.error is None and not isinstance(seen.reward, (bool, int, float, type(None))):
-            raise CheckFailure(f"{seen.call}: the reward is {seen.reward!r}.", "give a bool, an int, a float or None")
+            raise CheckFailure(
+                f"{seen.call}: the reward is {seen.reward!r}.", "return a bool, an int, a float or None"
+            )
         if seen.error is None and not seen.reset:
             rewards.append(seen.reward)
         if seen.error is None and seen.reset and seen.reward:
             early = seen
     if early is not None:
         raise CheckWarning(
-            f"{early.call} gave the reward {early.reward!r}, which no action has earned; trainers leave it out.",
-            "return reward=None from reset, and give it to the step that earns it",
+            f"{early.call} gave the reward {early.reward!r} before any action; trainers ignore it.",
+            "return reward=None from reset, and the reward from the step that earns it",
         )
     given = [float(reward) for reward in rewards if reward is not None]
     if not rewards:
-        raise CheckSkip("no step was answered, so there was no reward to see")
+        raise CheckSkip("no step was answered, so there is no reward to check")
     if not given:
         return f"{len(rewards)} steps, none with a reward"
     return f"{len(rewards)} steps, rewards from {min(given):g} to {max(given):g}"
@@ -156,7 +160,7 @@ async def runtime_done(harness: ConformanceHarness) -> str:
             )
         if seen.error is None and seen.truncated and not seen.done:
             raise CheckFailure(
-                f"{seen.call} gave truncated=True and done=False.", "set done too when an episode is cut short"
+                f"{seen.call} gave truncated=True and done=False.", "also set done when an episode is truncated"
             )
     ended = begun = 0
     actions = await harness.actions()
@@ -165,7 +169,8 @@ async def runtime_done(harness: ConformanceHarness) -> str:
             seen_all = await player.play(actions * 5, seed, harness.call_s / 4)
             if seen_all[0].error is None and seen_all[0].done:
                 raise CheckFailure(
-                    "reset gave done=True after an episode that had ended.", "have reset forget that it is over"
+                    "reset gave done=True after an episode that had ended.",
+                    "clear the end of the last episode in reset",
                 )
             ended += seen_all[-1].done
             begun += seen_all[0].error is None

@@ -1,4 +1,4 @@
-"""JSON Schemas at work: make values that a schema allows, and find where a value violates it."""
+"""Generate values that a JSON Schema allows, and find the place where a value violates one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
 
-# The parser of the standard library, which has no public name; tests look whether it still does what is used here.
+# The parser of the standard library, which has no public name. Tests check the parts that are used here.
 _parse = re._parser.parse  # type: ignore[attr-defined]
 
 _ALPHABET = string.ascii_letters + string.digits + " _-."
@@ -25,30 +25,30 @@ _CATEGORIES = {
     "CATEGORY_WORD": string.ascii_letters + string.digits + "_",
     "CATEGORY_NOT_WORD": " .-",
 }
-# Repetitions of a part that may be repeated without limit.
+# Maximum of repetitions of a part without a limit.
 MORE_REPEATS = 4
 ATTEMPTS = 20
 
 
 def text_of(pattern: str, random: Random) -> str:
-    """A text in which a pattern is found.
+    """A string that matches a pattern.
 
     Raises:
-        ValueError: The pattern is not valid, or has parts (such as looking ahead) for which no text can be made.
+        ValueError: The pattern is invalid, or has parts (such as lookahead) that this function does not support.
     """
     try:
         tree, wanted = _read(pattern)
     except (re.error, OverflowError) as error:
-        raise ValueError(f"it is no regular expression of Python: {error}") from None
+        raise ValueError(f"it is not a regular expression of Python: {error}") from None
     for _ in range(ATTEMPTS):
         text = _sequence(tree, random)
         if wanted.search(text):
             return text
-    raise ValueError("no text was found that it matches")
+    raise ValueError("no matching string was found")
 
 
 def found_in(pattern: str, text: str) -> bool:
-    """Whether a text has what a pattern describes; also if it is none of Python's: others exist."""
+    """Whether a pattern matches in a string. True for a pattern that is not valid in Python: other dialects exist."""
     try:
         return _read(pattern)[1].search(text) is not None
     except (re.error, OverflowError):
@@ -56,7 +56,7 @@ def found_in(pattern: str, text: str) -> bool:
 
 
 def _read(pattern: str) -> tuple[Any, re.Pattern[str]]:
-    with warnings.catch_warnings():  # of what it will mean one day
+    with warnings.catch_warnings():  # about future meanings of the pattern
         warnings.simplefilter("ignore", FutureWarning)
         return _parse(pattern), re.compile(pattern)
 
@@ -87,7 +87,7 @@ def _part(operation: str, argument: Any, random: Random) -> str:  # noqa: PLR091
             return _sequence(random.choice(argument[1]), random)
         case "AT":
             return ""
-    raise ValueError(f"no text can be made for its part {operation}")
+    raise ValueError(f"no string can be generated for its part {operation}")
 
 
 def _choices(parts: Any) -> str:
@@ -104,7 +104,7 @@ def _choices(parts: Any) -> str:
     if parts and str(parts[0][0]) == "NEGATE":
         return "".join(letter for letter in _ALPHABET if letter not in allowed) or "~"
     if not allowed:
-        raise ValueError("one of its sets is empty")
+        raise ValueError("one of its character sets is empty")
     return allowed
 
 
@@ -130,7 +130,7 @@ _BOUNDS: dict[str, Callable[[float, float], bool]] = {
 
 
 def first_fault(value: Any, schema: Schema, place: str) -> str | None:
-    """The first thing that is wrong with a value, in words; None if it is as the schema says.
+    """The first fault of a value, as text. None if the value matches the schema.
 
     Args:
         value: The value from JSON.
@@ -139,12 +139,12 @@ def first_fault(value: Any, schema: Schema, place: str) -> str | None:
     """
     try:
         return next(_Faults(schema.get("$defs", {})).of(value, schema, place, 0), None)
-    except (AttributeError, LookupError, TypeError, ValueError):  # it was written by hand, and is no schema
+    except (AttributeError, LookupError, TypeError, ValueError):  # not a valid schema
         return None
 
 
 def undeclared(value: Any, schema: Schema) -> list[str]:
-    """Fields of an object that its schema does not name, whether or not it allows them."""
+    """Fields of an object that its schema does not declare, even if it allows them."""
     faults = _Faults(schema.get("$defs", {}))
     properties = faults.resolved(schema).get("properties")
     return (
@@ -165,7 +165,7 @@ class _Faults:
 
     def of(self, value: Any, schema: Any, place: str, depth: int) -> Iterator[str]:
         if schema is False:
-            yield f"{place} may not be there"
+            yield f"{place} is not allowed"
         if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
             return
         schema = self.resolved(schema)
@@ -175,14 +175,14 @@ class _Faults:
         if variants:
             yield from self._of_variants(value, variants, place, depth)
         if "const" in schema and not _same(value, schema["const"]):
-            yield f"{place} is {_shown(value)}, and must be {_shown(schema['const'])}"
+            yield f"{place} is {_shown(value)}, but must be {_shown(schema['const'])}"
         if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
-            yield f"{place} is {_shown(value)}, which is none of {_shown(schema['enum'])}"
+            yield f"{place} is {_shown(value)}, but must be one of {_shown(schema['enum'])}"
         kinds = schema.get("type")
         if kinds is not None:
             kinds = [kinds] if isinstance(kinds, str) else kinds
             if not any(_is_of(value, kind) for kind in kinds):
-                yield f"{place} is {_shown(value)} ({_kind(value)}), and its schema says {' or '.join(kinds)}"
+                yield f"{place} is {_shown(value)} ({_kind(value)}), but the type must be {' or '.join(kinds)}"
                 return
         yield from self._of_contents(value, schema, place, depth)
 
@@ -190,25 +190,25 @@ class _Faults:
         faults = [next(self.of(value, each, place, depth + 1), None) for each in variants]
         if None in faults:
             return
-        # Where no variant fits, the fault of a variant with the right type is more helpful.
+        # If no variant matches, the fault of a variant with the right type is more helpful.
         kinds = [str(self.resolved(each).get("type")) for each in variants]
         near = (
             str(fault) for fault, kind in zip(faults, kinds, strict=True) if kind in _TYPES and _is_of(value, kind)
         )
-        yield next(near, f"{place} is {_shown(value)} ({_kind(value)}), and its schema says {' or '.join(kinds)}")
+        yield next(near, f"{place} is {_shown(value)} ({_kind(value)}), but the type must be {' or '.join(kinds)}")
 
     def _of_contents(self, value: Any, schema: Schema, place: str, depth: int) -> Iterator[str]:
         if isinstance(value, str):
             if len(value) < schema.get("minLength", 0) or len(value) > schema.get("maxLength", math.inf):
-                yield f"{place} has {len(value)} characters, and must have {_range(schema, 'minLength', 'maxLength')}"
+                yield f"{place} has {len(value)} characters, but must have {_range(schema, 'minLength', 'maxLength')}"
             pattern = schema.get("pattern")
             if isinstance(pattern, str) and not found_in(pattern, value):
-                yield f"{place} is {_shown(value)}, which {pattern} does not match"
+                yield f"{place} is {_shown(value)}, which does not match {pattern}"
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             for keyword, holds in _BOUNDS.items() if isinstance(value, int) or math.isfinite(value) else ():
                 bound = schema.get(keyword)
                 if isinstance(bound, (int, float)) and not holds(value, bound):
-                    yield f"{place} is {value!r}, and its schema says {keyword} {bound!r}"
+                    yield f"{place} is {value!r}, but its schema has {keyword} {bound!r}"
         elif isinstance(value, list):
             yield from self._of_list(value, schema, place, depth)
         elif isinstance(value, dict):
@@ -216,9 +216,9 @@ class _Faults:
 
     def _of_list(self, value: list[Any], schema: Schema, place: str, depth: int) -> Iterator[str]:
         if len(value) < schema.get("minItems", 0) or len(value) > schema.get("maxItems", math.inf):
-            yield f"{place} has {len(value)} items, and must have {_range(schema, 'minItems', 'maxItems')}"
+            yield f"{place} has {len(value)} items, but must have {_range(schema, 'minItems', 'maxItems')}"
         if schema.get("uniqueItems") and any(each in value[:index] for index, each in enumerate(value)):
-            yield f"{place} has an item twice: {_shown(value)}"
+            yield f"{place} has duplicate items: {_shown(value)}"
         fixed = schema.get("prefixItems", ())
         for index, each in enumerate(value):
             part = fixed[index] if index < len(fixed) else schema.get("items", True)
@@ -228,7 +228,7 @@ class _Faults:
         properties = schema.get("properties", {})
         for name in schema.get("required", ()):
             if name not in value:
-                yield f"{place}.{name} is not there, and its schema requires it"
+                yield f"{place}.{name} is missing, but its schema requires it"
         patterns = schema.get("patternProperties", {})
         more = schema.get("additionalProperties", True)
         for name, each in value.items():
@@ -238,7 +238,7 @@ class _Faults:
             elif matching:
                 yield from self.of(each, matching[0], f"{place}.{name}", depth + 1)
             elif more is False:
-                yield f"{place}.{name} ({_shown(each)}) is not in the schema, which allows no other fields"
+                yield f"{place}.{name} ({_shown(each)}) is not in the schema, which allows no additional fields"
             else:
                 yield from self.of(each, more, f"{place}.{name}", depth + 1)
 
@@ -248,7 +248,7 @@ def _is_of(value: Any, kind: str) -> bool:
         return True
     if isinstance(value, bool):
         return kind == "boolean"
-    # JSON has one kind of numbers: 1.0 is an integer.
+    # JSON has only one type of numbers: 1.0 is an integer.
     return isinstance(value, _TYPES[kind]) or (kind == "integer" and isinstance(value, float) and value.is_integer())
 
 
@@ -270,11 +270,11 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-# Errors of schemas that were written by hand, and of odd values.
+# Errors from invalid schemas and unusual values.
 _ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-# From here on the shortest that a schema allows: one that contains itself must come to an end.
+# Depth from which on the shortest value is generated, so that recursive schemas end.
 DEEP = 4
-# Bounds that are not there, for numbers and lengths.
+# Default bounds of numbers and lengths.
 SPREAD = 10
 MORE_ITEMS = 3
 _WORDS = ("hello", "go north", "1", "a", "yes", "look around", "42")
@@ -293,16 +293,16 @@ _FORMATS = {
 
 
 class NoValue(ValueError):
-    """No value can be made; the message says of what part, and why."""
+    """No value can be generated; the message has the part and the reason."""
 
 
 class SchemaValues:
-    """Makes values of a schema. The same seed makes the same values.
+    """Generates values for a schema. The same seed gives the same values.
 
     Args:
-        schema: A JSON Schema as pydantic writes it.
-        seed: Of its random numbers.
-        skipped: Names of properties of the schema itself that are left out where they are not required.
+        schema: A JSON Schema from pydantic.
+        seed: Seed of the random numbers.
+        skipped: Names of top-level properties that are left out unless they are required.
     """
 
     def __init__(self, schema: Schema, seed: int = 0, skipped: frozenset[str] = frozenset()):
@@ -312,10 +312,10 @@ class SchemaValues:
         self._skipped = skipped
 
     def value(self) -> Any:
-        """One value.
+        """Generates a value.
 
         Raises:
-            NoValue: There is none that this class knows how to make.
+            NoValue: No value exists, or this class cannot generate one.
         """
         try:
             found = self._value(self._schema, "", 0)
@@ -332,7 +332,7 @@ class SchemaValues:
         if schema is True or schema == {}:
             return self._random.choice(_WORDS)
         if not isinstance(schema, Mapping):
-            raise NoValue(f"nothing is allowed at {place or 'the top'}")
+            raise NoValue(f"no value is allowed at {place or 'the top'}")
         schema = self._merged(schema, place, depth)
         if "const" in schema:
             return schema["const"]
@@ -351,17 +351,17 @@ class SchemaValues:
             kind = "object" if is_object else "array" if is_array else "string"
         make = getattr(self, f"_{kind}", None)
         if make is None:
-            raise NoValue(f"{place or 'the action'} is of type {kind!r}, of which no value can be made")
+            raise NoValue(f"{place or 'the action'} has type {kind!r}, for which no value can be generated")
         return make(schema, place, depth)
 
     def _merged(self, schema: Schema, place: str, depth: int) -> Schema:
-        """The schema with its references and all its parts resolved."""
+        """The schema with all references and combined parts resolved."""
         if depth > 50:
-            raise NoValue(f"{place or 'the action'} contains itself without end")
+            raise NoValue(f"{place or 'the action'} is infinitely recursive")
         if "$ref" in schema:
             name = str(schema["$ref"]).rpartition("/")[2]
             if name not in self._definitions:
-                raise NoValue(f"{place or 'the action'} refers to {schema['$ref']}, which is not there")
+                raise NoValue(f"{place or 'the action'} refers to {schema['$ref']}, which does not exist")
             rest = {key: value for key, value in schema.items() if key != "$ref"}
             return self._merged({**self._definitions[name], **rest}, place, depth + 1)
         if "allOf" in schema:
@@ -375,7 +375,7 @@ class SchemaValues:
         some = [each for each in variants if each != {"type": "null"}]
         if not some or (len(some) < len(variants) and (depth >= DEEP or self._random.random() < 0.2)):
             return None
-        if depth >= DEEP:  # what contains nothing else, if there is such a thing
+        if depth >= DEEP:  # prefer a variant that contains no others
             plain = [each for each in some if isinstance(each, Mapping) and "$ref" not in each]
             some = plain or some
         return self._value(self._random.choice(some), place, depth + 1)
@@ -456,7 +456,7 @@ class SchemaValues:
 
 
 def _bounds(schema: Schema) -> tuple[float, float]:
-    """The least and the largest number; where one is not given, one not far from the other."""
+    """The smallest and the largest number. A missing bound is near the other one."""
     lows = [schema[key] for key in ("minimum", "exclusiveMinimum") if key in schema]
     highs = [schema[key] for key in ("maximum", "exclusiveMaximum") if key in schema]
     low = max(lows) if lows else None

@@ -22,7 +22,7 @@ def test_a_copy_has_the_files_and_the_variables(hub: Hub) -> None:
     assert (there.hardware, there.private) == ("t4-small", False)
     assert (str(copy.name), copy.page) == ("tester/echo", f"{hub.url}/spaces/tester/echo")
     assert copy.url == "https://tester-echo.hf.space"
-    assert copy.notes == ["secrets of the original are not copied: give those that it needs with --secret"]
+    assert copy.notes == ["secrets of the original are not copied: set those that the copy needs with --secret"]
 
 
 @pytest.mark.parametrize("source", ["alice/echo", "https://huggingface.co/spaces/alice/echo", "spaces/alice/echo/"])
@@ -47,18 +47,18 @@ def test_what_is_not_there_or_hidden(hub: Hub) -> None:
 def test_a_name_that_is_taken(hub: Hub) -> None:
     hub.add("alice/echo", FILES)
     mine = hub.add("tester/echo", {"openenv.yaml": b"mine"})
-    with pytest.raises(UsageError, match=r"tester/echo exists already: name the copy with --repo-id"):
+    with pytest.raises(UsageError, match=r"tester/echo exists already: set another name with --repo-id"):
         fork("alice/echo", patience=AT_ONCE)
-    with pytest.raises(UsageError, match=r"tester/echo is the Space itself: name the copy"):
+    with pytest.raises(UsageError, match=r"the copy would have the name of the Space, tester/echo: set"):
         fork("tester/echo", patience=AT_ONCE)
     assert mine.files["openenv.yaml"] == b"mine"
 
 
 def test_who_may_not(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add("alice/echo", FILES)
-    with pytest.raises(Forbidden, match="may not do that"):
+    with pytest.raises(Forbidden, match="has no permission"):
         fork("alice/echo", "bob/echo", patience=AT_ONCE)
-    with pytest.raises(Forbidden, match="may only read"):
+    with pytest.raises(Forbidden, match="is read-only"):
         fork("alice/echo", token=READ_TOKEN, patience=AT_ONCE)
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(Unauthorized, match="no token for the Hub"):
@@ -68,16 +68,16 @@ def test_who_may_not(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_that_are_none(hub: Hub) -> None:
     with pytest.raises(UsageError, match="'echo' has no owner: write owner/echo"):
         fork("echo", patience=AT_ONCE)
-    with pytest.raises(InvalidArgument, match="no name of a Space"):
+    with pytest.raises(InvalidArgument, match="not the name of a Space"):
         fork("alice/echo", "a/b/c", patience=AT_ONCE)
-    with pytest.raises(InvalidArgument, match="'1A' is no name of a variable"):
+    with pytest.raises(InvalidArgument, match="'1A' is not the name of a variable"):
         fork("alice/echo", variables={"1A": ""}, patience=AT_ONCE)
     assert hub.requests == []
 
 
 def test_hardware_that_nobody_knows_copies_nothing(hub: Hub) -> None:
     hub.add("alice/echo", FILES)
-    with pytest.raises(UsageError, match=r"'t4-smal' may be no hardware of the Hub: --hardware t4-small"):
+    with pytest.raises(UsageError, match=r"'t4-smal' may not be hardware of the Hub: use --hardware t4-small"):
         fork("alice/echo", hardware="t4-smal", patience=AT_ONCE)
 
 
@@ -92,7 +92,7 @@ def test_an_answer_that_was_lost(hub: Hub) -> None:
 
 def test_no_secret_becomes_a_public_variable(hub: Hub) -> None:
     hub.add("alice/echo", FILES)
-    with pytest.raises(UsageError, match="give it as --secret LOGIN") as told:
+    with pytest.raises(UsageError, match="pass it as --secret LOGIN") as told:
         fork("alice/echo", variables={"LOGIN": TOKEN}, patience=AT_ONCE)
     assert TOKEN not in str(told.value)
     assert hub.requests == []

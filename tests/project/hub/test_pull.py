@@ -55,7 +55,7 @@ def test_public_spaces_need_no_token(hub: Hub, monkeypatch: pytest.MonkeyPatch) 
     hub.add("tester/private", FILES, private=True)
     monkeypatch.delenv("HF_TOKEN")
     assert pull("alice/echo", patience=AT_ONCE).files == 5
-    with pytest.raises(UsageError, match="nothing of that name, or hides it from this token"):
+    with pytest.raises(UsageError, match="not found on the Hub, or hidden from this token"):
         pull("tester/private", patience=AT_ONCE)
     assert pull("tester/private", token=TOKEN, patience=AT_ONCE).files == 5
 
@@ -68,17 +68,17 @@ def test_a_revision(hub: Hub, here: Path) -> None:
     assert pull("alice/echo", Path("old"), revision=first, patience=AT_ONCE).commit == first
     pull("alice/echo", Path("pr"), revision="refs/pr/1", patience=AT_ONCE)
     assert (here / "pr" / "openenv.yaml").read_text() == "name: proposed\n"
-    with pytest.raises(UsageError, match="it has no such revision"):
+    with pytest.raises(UsageError, match="the revision does not exist"):
         pull("alice/echo", Path("none"), revision="v9", patience=AT_ONCE)
 
 
 def test_what_is_no_environment_is_not_fetched(hub: Hub, here: Path) -> None:
     hub.add("alice/chat", {"app.py": b""})
-    with pytest.raises(UsageError, match=r"alice/chat is no environment, for it has no openenv.yaml"):
+    with pytest.raises(UsageError, match=r"alice/chat is not an environment, since it has no openenv.yaml"):
         pull("alice/chat", patience=AT_ONCE)
-    with pytest.raises(UsageError, match="nothing of that name"):
+    with pytest.raises(UsageError, match="not found on the Hub"):
         pull("alice/nothing", patience=AT_ONCE)
-    with pytest.raises(InvalidArgument, match="no name of a Space"):
+    with pytest.raises(InvalidArgument, match="not the name of a Space"):
         pull("a/b/c", patience=AT_ONCE)
     assert list(here.iterdir()) == []
 
@@ -87,7 +87,7 @@ def test_a_folder_with_something_in_it_stays(hub: Hub, here: Path) -> None:
     hub.add("alice/echo", FILES)
     (here / "echo").mkdir()
     (here / "echo" / "mine").write_text("keep")
-    with pytest.raises(UsageError, match=r"echo exists already: name another folder with --output-dir"):
+    with pytest.raises(UsageError, match=r"echo exists already: set another folder with --output-dir"):
         pull("alice/echo", patience=AT_ONCE)
     (here / "file").touch()
     with pytest.raises(UsageError, match="exists already"):

@@ -69,9 +69,7 @@ def test_variables_of_the_manifest_are_of_the_space_and_yours_win(hub: Hub, proj
 @pytest.mark.parametrize("value", [TOKEN, f"user:{TOKEN}@host", "only-you-know-it"])
 def test_no_secret_becomes_a_public_variable(hub: Hub, project: Project, value: str) -> None:
     request = SpaceRequest(variables={"LOGIN": value}, secrets={"OTHER": "only-you-know-it"})
-    with pytest.raises(
-        UsageError, match="everybody can read the variables of a Space: give it as --secret LOGIN"
-    ) as told:
+    with pytest.raises(UsageError, match="variables of a Space are public: pass it as --secret LOGIN") as told:
         push(project, request, patience=AT_ONCE)
     assert value not in str(told.value)
     assert hub.requests == []
@@ -141,7 +139,7 @@ def test_a_pull_request_changes_nothing_but_proposes(hub: Hub, project: Project)
 
 
 def test_a_pull_request_needs_a_space_and_changes_no_settings(hub: Hub, project: Project) -> None:
-    with pytest.raises(UsageError, match=r"no Space tester/guess to open a pull request at: leave out --create-pr"):
+    with pytest.raises(UsageError, match=r"no Space tester/guess for a pull request: leave out --create-pr"):
         push(project, SpaceRequest(create_pr=True), patience=AT_ONCE)
     with pytest.raises(InvalidArgument, match="changes files only"):
         SpaceRequest(create_pr=True, hardware="t4-small")
@@ -165,7 +163,7 @@ def test_an_upload_by_lfs_that_fails_is_tried_again(hub: Hub, project: Project) 
     assert done.changed
     hub.faults = [Fault("PUT /lfs/*", times=9, status=403, text="no room")]
     (project.folder / "weights.bin").write_bytes(bytes(range(256)) * 51)
-    with pytest.raises(Forbidden, match=r"this token may not do that .*tester/guess is as it was before"):
+    with pytest.raises(Forbidden, match=r"this token has no permission .*tester/guess was not changed"):
         push(project, SpaceRequest(), patience=AT_ONCE)
 
 
@@ -184,7 +182,7 @@ def test_what_fails_for_one_of_several_is_told_and_keeps_no_other(hub: Hub, proj
     hub.add("tester/guess-2", {"app.py": b""}, sdk="gradio")
     done = push(project, SpaceRequest(count=3), patience=AT_ONCE)
     assert [each.error is None for each in done] == [True, False, True]
-    assert "tester/guess-2 exists and is a Space of sdk gradio" in str(done[1].error)
+    assert "tester/guess-2 exists with sdk gradio" in str(done[1].error)
     assert {"tester/guess-1", "tester/guess-3"} <= hub.repos.keys()
 
 
@@ -195,32 +193,32 @@ def test_without_a_token_it_says_how_to_get_one(
     hub: Hub, project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(Unauthorized, match=r"no token for the Hub: `hf auth login`, or set HF_TOKEN"):
+    with pytest.raises(Unauthorized, match=r"no token for the Hub: run `hf auth login`, or set HF_TOKEN"):
         push(project, SpaceRequest(), patience=AT_ONCE)
     assert hub.requests == []
 
 
 def test_a_token_that_is_refused_is_not_told(hub: Hub, project: Project) -> None:
-    with pytest.raises(Unauthorized, match="does not take this token") as caught:
+    with pytest.raises(Unauthorized, match="rejects this token") as caught:
         push(project, SpaceRequest(), token="hf_wrong_token_of_nobody", patience=AT_ONCE)
     assert "hf_wrong" not in str(caught.value)
-    with pytest.raises(Forbidden, match="may only read"):
+    with pytest.raises(Forbidden, match="is read-only"):
         push(project, SpaceRequest(), token=READ_TOKEN, patience=AT_ONCE)
 
 
 def test_a_space_of_somebody_else_is_not_ours(hub: Hub, project: Project) -> None:
-    with pytest.raises(Forbidden, match=r"alice/guess is not of tester.*push to tester/guess"):
+    with pytest.raises(Forbidden, match=r"alice/guess belongs neither to tester.*push to tester/guess"):
         push(project, SpaceRequest(repo_id="alice/guess"), patience=AT_ONCE)
     hub.faults = [Fault("POST */repos/create", status=403, text="you cannot write to this namespace")]
-    with pytest.raises(Forbidden, match=r"may not do that \(you cannot write to this namespace\)"):
+    with pytest.raises(Forbidden, match=r"has no permission \(you cannot write to this namespace\)"):
         push(project, SpaceRequest(repo_id="team/guess"), patience=AT_ONCE)
 
 
 @pytest.mark.parametrize(
     ("there", "says"),
     [
-        ({"sdk": "gradio"}, r"is a Space of sdk gradio.*--repo-id"),
-        ({"files": {"app.py": b"", "data.csv": b""}}, r"holds something else \(app.py, data.csv; no openenv.yaml\)"),
+        ({"sdk": "gradio"}, r"exists with sdk gradio.*--repo-id"),
+        ({"files": {"app.py": b"", "data.csv": b""}}, r"is not an environment \(app.py, data.csv; no openenv.yaml\)"),
     ],
 )
 def test_a_space_of_something_else_stays_as_it_is(hub: Hub, project: Project, there: dict, says: str) -> None:
@@ -233,7 +231,7 @@ def test_a_space_of_something_else_stays_as_it_is(hub: Hub, project: Project, th
 
 def test_a_name_that_is_taken_where_nobody_sees_it(hub: Hub, project: Project) -> None:
     hub.faults = [Fault("POST */repos/create", status=409, text="You already created this space repo")]
-    with pytest.raises(Forbidden, match=r"tester/guess exists, and this token cannot see it"):
+    with pytest.raises(Forbidden, match=r"tester/guess exists, but is hidden from this token"):
         push(project, SpaceRequest(), patience=AT_ONCE)
 
 
@@ -242,22 +240,22 @@ NO_NAMES = ["a/b/c", "-guess", "guess.", "gu--ess", "gu..ess", "gu ess", "guess.
 
 def test_a_name_that_is_none_is_found_before_anything_is_asked(hub: Hub, project: Project) -> None:
     for name in NO_NAMES:
-        with pytest.raises(InvalidArgument, match="no name of a Space: write owner/name"):
+        with pytest.raises(InvalidArgument, match="not the name of a Space: write owner/name"):
             push(project, SpaceRequest(repo_id=name or "/"), patience=AT_ONCE)
     assert hub.requests == []
 
 
 def test_the_longest_name_has_no_room_for_a_number(hub: Hub, project: Project) -> None:
-    with pytest.raises(InvalidArgument, match="no longer than 96"):
+    with pytest.raises(InvalidArgument, match="at most 96"):
         push(project, SpaceRequest(repo_id="team/" + "x" * 90, count=2), patience=AT_ONCE)
     assert hub.repos == {}
 
 
 def test_hardware_that_nobody_knows(hub: Hub, project: Project) -> None:
-    with pytest.raises(UsageError, match=r"'t4-smal' may be no hardware of the Hub: --hardware t4-small"):
+    with pytest.raises(UsageError, match=r"'t4-smal' may not be hardware of the Hub: use --hardware t4-small"):
         push(project, SpaceRequest(hardware="t4-smal"), patience=AT_ONCE)
     push(project, SpaceRequest(), patience=AT_ONCE)
-    with pytest.raises(UsageError, match="'t4-smal' may be no hardware"):
+    with pytest.raises(UsageError, match="'t4-smal' may not be hardware"):
         push(project, SpaceRequest(hardware="t4-smal"), patience=AT_ONCE)
 
 
@@ -268,7 +266,7 @@ def test_hardware_that_only_the_hub_knows(hub: Hub, project: Project) -> None:
 
 def test_what_the_hub_wants_to_be_paid_for(hub: Hub, project: Project) -> None:
     hub.pays = False
-    with pytest.raises(Forbidden, match=r"wants it to be paid for \(Docker Spaces on cpu-basic need a PRO"):
+    with pytest.raises(Forbidden, match=r"requires payment \(Docker Spaces on cpu-basic need a PRO"):
         push(project, SpaceRequest(), patience=AT_ONCE)
 
 
@@ -283,11 +281,11 @@ def test_a_readme_that_the_hub_refuses(hub: Hub, project: Project) -> None:
 
 def test_a_file_with_the_token_or_a_secret_in_it_is_not_pushed(hub: Hub, project: Project) -> None:
     (project.folder / "client.py").write_text(f"TOKEN = '{TOKEN}'\n")
-    with pytest.raises(UsageError, match=r"client.py has your token or the value of a --secret in it") as caught:
+    with pytest.raises(UsageError, match=r"client.py contains your token or the value of a --secret") as caught:
         push(project, SpaceRequest(), patience=AT_ONCE)
     assert TOKEN not in str(caught.value)
     (project.folder / "client.py").write_text("KEY = 'abcdefgh-1'\n")
-    with pytest.raises(UsageError, match=r"client.py has"):
+    with pytest.raises(UsageError, match=r"client.py contains"):
         push(project, SpaceRequest(secrets={"KEY": "abcdefgh-1"}), patience=AT_ONCE)
     assert hub.repos == {}
 
@@ -302,10 +300,10 @@ def test_a_secret_is_in_no_error(hub: Hub, project: Project) -> None:
 def test_a_variable_that_looks_like_a_secret_is_pointed_at(hub: Hub, project: Project) -> None:
     said: list[str] = []
     push(project, SpaceRequest(variables={"API_KEY": "abcdefgh"}), patience=AT_ONCE, say=said.append)
-    assert "everybody can read the variable API_KEY of the Space: is it a --secret?" in said
+    assert "the variable API_KEY of the Space is public: use --secret if it is one" in said
     with pytest.raises(InvalidArgument, match="cannot be public and secret"):
         SpaceRequest(variables={"A": "1"}, secrets={"A": "2"})
-    with pytest.raises(InvalidArgument, match="'A B' is no name of a variable"):
+    with pytest.raises(InvalidArgument, match="'A B' is not the name of a variable"):
         SpaceRequest(variables={"A B": "1"})
 
 
@@ -341,7 +339,7 @@ def test_nobody_waits_for_an_hour(hub: Hub, project: Project, headers: dict[str,
 def test_attempts_are_counted_and_told(hub: Hub, project: Project) -> None:
     hub.faults = [Fault(COMMIT, times=99, status=503)]
     with pytest.raises(
-        ConnectionFailed, match=r"status 503.*tried 4 times\); tester/guess was made, and is empty: the same"
+        ConnectionFailed, match=r"status 503.*tried 4 times\); tester/guess was created, and is empty: you can run"
     ):
         push(project, SpaceRequest(), patience=AT_ONCE)
     assert hub.count(COMMIT) == 4
@@ -362,7 +360,7 @@ def test_an_upload_that_is_cut_each_time_says_what_is_there(hub: Hub, project: P
     space = hub.add("tester/guess", ENVIRONMENT)
     before = dict(space.files)
     hub.faults = [Fault(COMMIT, times=99, reads=10)]
-    with pytest.raises(ConnectionFailed, match="has all of it or, as before, nothing: the same command may be run"):
+    with pytest.raises(ConnectionFailed, match="has all of it or none: you can run the same command"):
         push(project, SpaceRequest(), patience=AT_ONCE)
     assert space.files == before
 
@@ -377,7 +375,7 @@ def test_an_answer_that_was_lost_is_no_second_commit(hub: Hub, project: Project)
 def test_a_pull_request_is_not_opened_twice(hub: Hub, project: Project) -> None:
     space = hub.add("tester/guess", ENVIRONMENT)
     hub.faults = [Fault(COMMIT, status=0, after=True)]
-    with pytest.raises(ConnectionFailed, match=r"look whether the pull request is there \(.*/discussions\)"):
+    with pytest.raises(ConnectionFailed, match=r"check whether the pull request exists \(.*/discussions\)"):
         push(project, SpaceRequest(create_pr=True), patience=AT_ONCE)
     assert [ref for ref in space.refs if ref.startswith("refs/pr")] == ["refs/pr/1"]
 
@@ -392,7 +390,7 @@ def test_a_hub_that_is_not_there(hub: Hub, project: Project, monkeypatch: pytest
 def test_an_address_that_is_no_hubs(hub: Hub, project: Project, path: str) -> None:
     hub.faults = [Fault(path, status=200)]
     with pytest.raises(
-        UsageError, match=r"\(HF_ENDPOINT\) does not answer as the Hub does \('\w+'\): is it the right address"
+        UsageError, match=r"\(HF_ENDPOINT\) does not answer like the Hub \('\w+'\): check the address"
     ):
         push(project, SpaceRequest(), patience=AT_ONCE)
 

@@ -81,8 +81,8 @@ def test_keys_caches_and_what_git_has_never_go(project: Project) -> None:
     write(project, ".env.example")
     stage = staged(project)
     assert stage.files.keys() == PLAIN | {".gitignore", ".dockerignore", ".env.example"}
-    told = [note for note in stage.notes if note.startswith("stays here: ")]
-    assert "stays here: .env: it may hold keys" in told
+    told = [note for note in stage.notes if note.startswith("not published: ")]
+    assert "not published: .env: may contain keys" in told
     assert len(told) == 8
 
 
@@ -112,14 +112,16 @@ def test_a_file_of_globs_leaves_out_more(project: Project, tmp_path: Path) -> No
     exclude = tmp_path / "exclude"
     exclude.write_text("# what others need not\ntests/\ndata/*.csv\n*.json\nopenenv.yaml\n")
     assert staged(project, exclude=exclude).files.keys() == PLAIN | {"keep.txt"}
-    with pytest.raises(UsageError, match=r"--exclude .*nothing: there is no such file"):
+    with pytest.raises(UsageError, match=r"--exclude .*nothing: the file does not exist"):
         staged(project, exclude=tmp_path / "nothing")
 
 
 def test_modes_are_nothing_that_the_hub_keeps(project: Project) -> None:
     write(project, "entry.sh", "models.py")
     (project.folder / "entry.sh").chmod(0o755)
-    assert staged(project).notes == ["executable here, but not in the Space, for the Hub keeps no modes: entry.sh"]
+    assert staged(project).notes == [
+        "executable here, but not in the Space, since the Hub does not store modes: entry.sh"
+    ]
 
 
 def test_links_that_lead_out_stay_here(project: Project, tmp_path: Path) -> None:
@@ -147,7 +149,7 @@ def test_links_to_what_stays_here_stay_here_and_so_do_those_to_themselves(projec
         (project.folder / name).symlink_to(target)
     stage = staged(project)
     assert stage.files.keys() == PLAIN | {".gitignore", "notes.md", "copy.md"}
-    assert "stays here: settings.txt: a link to .env, which stays here" in stage.notes
+    assert "not published: settings.txt: a link to .env, which is not published" in stage.notes
     assert len([note for note in stage.notes if "link" in note]) == 4
 
 
@@ -167,7 +169,7 @@ def test_what_may_hold_keys_has_many_names(project: Project, name: str) -> None:
     write(project, name)
     stage = staged(project)
     assert stage.files.keys() == PLAIN
-    assert stage.notes == [f"stays here: {name}: it may hold keys"]
+    assert stage.notes == [f"not published: {name}: may contain keys"]
 
 
 def test_ignore_files_of_the_repository_that_it_is_in_are_heeded(project: Project, tmp_path: Path) -> None:
@@ -186,10 +188,10 @@ def test_a_secret_is_found_in_files_of_any_size(project: Project) -> None:
     write(project, "large.log", text="x" * 6_000_000 + "the-secret-itself")
     stage = staged(project)
     stage.check_no_secrets(["another-secret"])
-    with pytest.raises(UsageError, match=r"large.log has your token or the value of a --secret in it"):
+    with pytest.raises(UsageError, match=r"large.log contains your token or the value of a --secret"):
         stage.check_no_secrets(["the-secret-itself"])
     (project.folder / "large.log").unlink()
-    with pytest.raises(UsageError, match=r"large.log cannot be read: .*make it readable, or name the file"):
+    with pytest.raises(UsageError, match=r"large.log cannot be read: .*make it readable, or exclude it"):
         stage.check_no_secrets(["another-secret"])
 
 
@@ -240,7 +242,7 @@ def test_what_the_dockerfile_says_of_keys_stays(project: Project) -> None:
 
 def test_a_project_without_a_dockerfile_says_what_to_do(project: Project) -> None:
     (project.folder / "server" / "Dockerfile").unlink()
-    with pytest.raises(UsageError, match=r"has no Dockerfile, by which a Space is built: write server/Dockerfile"):
+    with pytest.raises(UsageError, match=r"has no Dockerfile, which a Space needs: write server/Dockerfile"):
         staged(project)
 
 
@@ -271,7 +273,7 @@ def test_what_the_readme_says_itself_wins(project: Project) -> None:
 
 def test_a_readme_of_another_sdk_or_none(project: Project) -> None:
     write(project, "README.md", text="---\nsdk: gradio\n---\n")
-    with pytest.raises(UsageError, match=r"README.md says `sdk: gradio`, and the Space of an environment needs"):
+    with pytest.raises(UsageError, match=r"README.md has `sdk: gradio`, but the Space of an environment needs"):
         staged(project)
     (project.folder / "README.md").unlink()
     assert text_of(staged(project), "README.md").endswith("# guess\n\n\n")

@@ -118,7 +118,7 @@ def test_a_dockerfile_that_fails_is_one_error_with_its_last_lines(engine: Engine
     first, *rest = caught.value.message.splitlines()
     assert first == (
         "server/Dockerfile, line 5: step 4 of 4 (`RUN pip install openenv`) failed: "
-        "the command ended with exit code 1; its last lines:"
+        "the command ended with exit code 1; the end of its output:"
     )
     assert rest == ["  no such package, key ***"]
     assert caught.value.data == {
@@ -132,8 +132,8 @@ def test_a_dockerfile_that_fails_is_one_error_with_its_last_lines(engine: Engine
 @pytest.mark.parametrize(
     ("step", "reason", "hint"),
     [
-        ("FROM nothing", "pull access denied", "--base-image takes another"),
-        ("COPY x /x", "COPY failed: file not found in build context", "--context takes another folder"),
+        ("FROM nothing", "pull access denied", "set another base image with --base-image"),
+        ("COPY x /x", "COPY failed: file not found in build context", "set another folder with --context"),
         ("COPY x /x", "write /x: no space left on device", "docker system prune"),
         ("RUN cat x", "no such file or directory", "directory$"),
     ],
@@ -165,7 +165,7 @@ def test_a_context_with_much_in_it_is_warned_of(
     monkeypatch.setattr("openenv.project.image.building.LARGE", 100)
     (project.folder / "weights").write_bytes(b"0" * 200)
     built = build(project, BuildRequest())
-    assert "weights: name in .dockerignore" in built.warnings[0]
+    assert "does not need in .dockerignore" in built.warnings[0]
 
 
 def test_what_the_engine_warns_of_is_told(engine: Engine, project: Project) -> None:
@@ -200,7 +200,7 @@ def test_a_wheel_of_what_runs_here_goes_where_the_dockerfile_looks_for_it(
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (BuildRequest(tags=("A b",)), "no image can be called"),
+        (BuildRequest(tags=("A b",)), "is not a valid image name"),
         (BuildRequest(dockerfile=Path("none")), "--dockerfile"),
         (BuildRequest(context=Path("/nowhere")), "there is no folder|there is no"),
         (BuildRequest(base_image="a", arguments={"BASE_IMAGE": "b"}), "given twice"),

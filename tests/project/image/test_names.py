@@ -45,7 +45,7 @@ def test_a_project_s_name_becomes_one_that_images_may_have(name: str, word: str)
 
 
 def test_a_name_of_which_nothing_is_left(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="name the image with --tag"):
+    with pytest.raises(UsageError, match="set one with --tag"):
         image_word("日本")
 
 

@@ -112,7 +112,7 @@ def test_the_same_files_give_the_same_wheel_which_pip_takes(tmp_path: Path, monk
 def test_files_that_are_gone_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = installed(tmp_path / "site", {"url": "file:///gone.whl", "archive_info": {}}, monkeypatch)
     (site / "openenv" / "__init__.py").unlink()
-    with pytest.raises(UsageError, match="__init__.py.*install it anew"):
+    with pytest.raises(UsageError, match="__init__.py.*reinstall it"):
         own_wheel(tmp_path)
     (site / "openenv-9.1.dist-info" / "RECORD").unlink()
     with pytest.raises(UsageError, match="without a list of its files"):
@@ -121,7 +121,9 @@ def test_files_that_are_gone_are_said(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_checkout_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(tmp_path / "site", {"url": f"file://{tmp_path}/gone", "dir_info": {"editable": True}}, monkeypatch)
-    with pytest.raises(UsageError, match=f"no wheel can be made of the openenv in {tmp_path}/gone.*folder `wheels`"):
+    with pytest.raises(
+        UsageError, match=f"no wheel for the image can be built from the openenv in {tmp_path}/gone.*folder `wheels`"
+    ):
         own_wheel(tmp_path)
 
 

@@ -1,7 +1,7 @@
 """Check one environment level by level. Its code runs in a child process, which executes this module.
 
-That code may hang, print or end the process: only this process is affected, and the one that started it sees how far
-it came. The child reports by lines of JSON on a pipe: `{"begin": id}`, `{"finding": {...}}`, `{"beat": true}` while
+That code may hang, print or end its process. Only the child is affected, and the parent knows which checks it has
+completed. The child reports by lines of JSON on a pipe: `{"begin": id}`, `{"finding": {...}}`, `{"beat": true}` while
 the event loop runs, and `{"internal": [id, reason]}` for an error of a check itself.
 """
 
@@ -34,7 +34,7 @@ from ..manifest import FILE_NAME, Project
 from .findings import Finding, InternalFault, Level, Outcome, ValidationReport, ask, run, skip_finding
 from .static import FILE_CHECKS, IMPORT_CHECKS, EnvironmentUnderTest
 
-# Most characters that are quoted of the last line which the process has written.
+# Maximum of characters that are quoted from the last line of the process's output.
 LONGEST_QUOTE = 400
 
 _PLAYING_CHECKS = tuple(
@@ -47,35 +47,35 @@ _ORDER = (Level.STATIC, Level.RUNTIME, Level.LOAD)
 
 
 def level_of(check: Check) -> Level:
-    """The level of a check, which its id begins with."""
+    """The level of a check: the first part of its id."""
     return Level(check.id.partition(".")[0])
 
 
 def check_of(name: str) -> Check:
-    """The check of an id."""
+    """The check with an id."""
     return next(check for check in (*FILE_CHECKS, *CODE_CHECKS) if check.id == name)
 
 
 def checks_up_to(level: Level) -> list[Check]:
-    """The checks that run code, of a level and those before it."""
+    """The checks of a level and of those before it that run code."""
     return [check for check in CODE_CHECKS if _ORDER.index(level_of(check)) <= _ORDER.index(level)]
 
 
 SESSIONS = 64
 EPISODES = 1000
 CALL_S = 10.0
-# Seconds for imports: some libraries take long.
+# Seconds for imports: some libraries are slow to import.
 IMPORT_CALLS = 4
-# Seconds beyond the time of one call; during a call the process sends nothing.
+# Seconds added to the limit of one call, during which the process may send nothing.
 PATIENCE_S = 3.0
 GLANCE_S = 0.25
 
 
 def folder_of(target: str) -> Path | None:
-    """The folder of the project that a target stands for; None for `module:attribute` and `gymnasium:ENV_ID`.
+    """The folder of a target that is a project. None for `module:attribute` and `gymnasium:ENV_ID`.
 
     Raises:
-        NotAProject: It stands for nothing.
+        NotAProject: The target does not exist.
     """
     if target in targets.bundled():
         return targets.bundled()[target]
@@ -101,25 +101,25 @@ def examine(
     """Checks an environment.
 
     Args:
-        target: As for `openenv serve`.
-        level: How far to go; each level includes those before it.
-        call_s: Seconds that one call of the environment may take.
-        sessions: How many sessions are used at once, at level load.
-        episodes: How many episodes are played to see whether memory grows, at level load.
-        begun: Hears the id of each check that begins.
-        heard: Gets each finding when it is there.
+        target: Argument of `openenv serve`.
+        level: Last level of checks to run; each level includes those before it.
+        call_s: Maximum of seconds for one call of the environment.
+        sessions: Number of concurrent sessions, at level load.
+        episodes: Number of episodes that are played to measure the growth of memory, at level load.
+        begun: Called with the id of each check when it begins.
+        heard: Called with each finding as soon as it exists.
 
     Raises:
         NotAProject: There is nothing to check.
-        InternalFault: A check failed by itself.
+        InternalFault: A check has a bug.
     """
     folder = folder_of(target)
     bundled = target in targets.bundled()
     module = target.partition(":")[0]
     if folder is None and not bundled and module not in {"gymnasium", "pettingzoo"} and not targets.is_there(module):
         raise NotAProject(
-            f"{target!r} is no environment, for there is no module {module!r} in {Path.cwd()} or among the installed "
-            "packages: correct its name, or go to the folder from which it can be imported"
+            f"no module {module!r} for {target!r} in {Path.cwd()} or among the installed packages: correct the name, "
+            "or change to the folder from which it can be imported"
         )
     found: list[Finding] = []
     if folder is not None:
@@ -128,7 +128,7 @@ def examine(
             found += _skipped(checks_up_to(level), f"it needs {found[0].check}, which failed", heard)
             return ValidationReport(target=target, findings=found)
     else:
-        found += _skipped(FILE_CHECKS, f"{target} is no folder with {FILE_NAME}", heard)
+        found += _skipped(FILE_CHECKS, f"{target} is not a folder with {FILE_NAME}", heard)
     served_target = target if bundled or folder is None else str(folder)
     examination = Examination(EnvironmentUnderTest(served_target, folder, call_s, sessions, episodes), begun, heard)
     return ValidationReport(target=target, findings=found + examination.run(checks_up_to(level)))
@@ -143,11 +143,11 @@ def _skipped(checks: Any, why: str, heard: Callable[[Finding], None]) -> list[Fi
 
 @dataclass
 class Examination:
-    """Has the checks that run code asked in other processes: in a new one, after one that ended or hung.
+    """Runs checks that execute the environment's code in a child process. If that ends or hangs, starts a new one.
 
     Attributes:
-        subject: The environment to check there.
-        begun, heard: As for `examine`.
+        subject: The environment to check.
+        begun, heard: Callbacks, as for `examine`.
     """
 
     subject: EnvironmentUnderTest
@@ -173,20 +173,20 @@ class Examination:
                 self._note(Finding(check=failed.id, level=level_of(failed), outcome=Outcome.FAIL, **why))
 
     def _ask(self, checks: list[Check]) -> dict[str, Any] | None:
-        """Has one process answer as many as it can; why it came no further, if it did not."""
+        """Runs checks in one process until it ends or hangs. Returns the reason why some did not run, if any."""
         with self._process(checks) as (process, report, output):
             reason = self._listen(process, report, output)
             if all(check.id in self._found for check in checks):
                 return None
             output.read()
             last = output.text.decode(errors="replace").strip().rpartition("\n")[2][-LONGEST_QUOTE:]
-            quoted = f" (its last words: {last})" if last else ""
+            quoted = f" (last line of its output: {last})" if last else ""
             if reason is not None:
                 return {"saw": f"{reason}{quoted}.", "mend": _FIX_HANGS}
             code = process.returncode
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return {
-                "saw": f"the process of the environment ended with {how} while this was asked{quoted}.",
+                "saw": f"the process of the environment ended with {how} during this check{quoted}.",
                 "mend": _FIX_ENDS,
             }
 
@@ -219,7 +219,7 @@ class Examination:
                 os.close(writing)
             try:
                 yield process, report, output
-            finally:  # after a Ctrl-C too; what it has started may have sessions of its own
+            finally:  # also after Ctrl-C; its children may have their own process groups
                 started = [int(each) for each in descendants(str(process.pid))]
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -232,14 +232,14 @@ class Examination:
             output.close()
 
     def _listen(self, process: subprocess.Popen[bytes], report: int, output: PipeTail) -> str | None:
-        """Reads the messages of the process until its end. Returns why the wait ended, if it sends none."""
+        """Reads the messages of the process until its end. Returns a reason if it stopped sending them."""
         unread = b""
         limit = time.monotonic() + self._silence_s()
         with selectors.DefaultSelector() as selector:
             selector.register(report, selectors.EVENT_READ)
             selector.register(output.descriptor, selectors.EVENT_READ)
             while time.monotonic() < limit:
-                ended = process.poll() is not None  # checked first: after its end, all its output can be read
+                ended = process.poll() is not None  # checked first: after its end, all its output is readable
                 ready = {key.fd for key, _ in selector.select(0 if ended else GLANCE_S)}
                 if output.descriptor in ready and not output.read():
                     selector.unregister(output.descriptor)
@@ -256,7 +256,7 @@ class Examination:
                             process.wait(GLANCE_S)
                 elif ended:  # its forked children may hold the other ends of the pipes
                     return None
-        said = f"no sign of life for {self._silence_s():g} s"
+        said = f"no message for {self._silence_s():g} s"
         return f"{said}: a call does not return (--timeout is {self.subject.call_s:g})"
 
     def _silence_s(self) -> float:
@@ -277,9 +277,9 @@ class Examination:
         self.heard(finding)
 
 
-_FIX_HANGS = "have every call return, or give up after a time of its own; and await, on the event loop, what waits"
+_FIX_HANGS = "make every call return or time out, and use await for calls that block on the event loop"
 _FIX_ENDS = (
-    "nothing that an environment does may end its process: no os._exit, no crash of an extension module; or declare "
+    "the environment must not end its process (os._exit, a crash of an extension module), or must declare "
     "execution = 'process'"
 )
 
@@ -290,16 +290,16 @@ BEAT_S = 0.25
 def answer_checks() -> None:
     """The main function of the child process: runs the checks that its argument names."""
     order = json.loads(sys.argv[1])
-    # The last words of the environment are its own, and not the server's log of errors that checks provoke.
+    # The last line of the output must be the environment's, not the server's log of errors that checks provoke.
     logger = logging.getLogger("openenv")
     logger.addHandler(logging.NullHandler())
     logger.propagate = False
-    os.set_inheritable(order["report"], False)  # processes of the environment must not inherit it
+    os.set_inheritable(order["report"], False)  # child processes of the environment must not inherit it
 
     def say(**line: Any) -> None:
         try:
             os.write(order["report"], json.dumps(line).encode() + b"\n")
-        except OSError:  # no process reads it any more
+        except OSError:  # the parent has ended
             os._exit(1)
 
     async def beat() -> None:
@@ -315,7 +315,7 @@ def answer_checks() -> None:
     runner = asyncio.Runner()
     beating = None
     for check in map(check_of, order["checks"]):
-        # Imports come first, outside of any event loop: modules may run one of their own. The others share one.
+        # Imports run first, outside an event loop: modules may run one themselves. The other checks share a loop.
         plays = check not in IMPORT_CHECKS
         if plays and beating is None:
             beating = runner.get_loop().create_task(beat())
@@ -331,7 +331,7 @@ def answer_checks() -> None:
             os._exit(1)
         found[check.id] = finding
         say(finding=finding.model_dump(mode="json"))
-    os._exit(0)  # threads of the environment must not keep it
+    os._exit(0)  # threads of the environment must not delay the exit
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class Level(StrEnum):
 
 
 class Outcome(StrEnum):
-    """The outcome of a check. Only `FAIL` fails the whole; a skipped check has the reason in `saw`."""
+    """The outcome of a check. Only `FAIL` fails the report; `saw` of a skipped check has the reason."""
 
     PASS = "pass"  # noqa: S105 - the name of an outcome
     WARNING = "warning"
@@ -42,8 +42,8 @@ class Finding(BaseModel):
         level: The level of the check.
         outcome: Its outcome.
         saw: The observation, in one line: the values, the file and the line.
-        mend: How to fix it; None where there is nothing to fix.
-        seconds: How long it took.
+        mend: How to fix it. None if there is nothing to fix.
+        seconds: Duration in seconds.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -61,8 +61,8 @@ class ValidationReport(BaseModel):
 
     Attributes:
         target: The checked target: a folder or an address.
-        findings: In the order in which the checks ran.
-        passed: Whether no check failed.
+        findings: Findings in the order of the checks.
+        passed: Whether all checks passed, warned or were skipped.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -80,7 +80,7 @@ _FINE = (Outcome.PASS, Outcome.WARNING)
 
 
 class InternalFault(Exception):
-    """A check failed by itself: an error of this package, and not of the checked environment.
+    """A bug in a check: an error of this package, not of the checked environment.
 
     Args:
         check: The id of the check.
@@ -88,7 +88,7 @@ class InternalFault(Exception):
     """
 
     def __init__(self, check: str, reason: str):
-        super().__init__(f"the check {check} failed by itself, which is an error of openenv: {reason}")
+        super().__init__(f"the check {check} has a bug (an error of openenv, please report it): {reason}")
         self.check = check
         self.reason = reason
 
@@ -99,13 +99,13 @@ def run(
     """Runs checks on a subject, one after the other.
 
     Args:
-        checks: In their order; a check is skipped when one of its `needs` has failed.
-        subject: Given to each.
-        level: Of all of them.
-        heard: Gets each finding when it is there.
+        checks: Checks in their order. A check is skipped if one of its `needs` has failed.
+        subject: Argument of each check.
+        level: Level of all checks.
+        heard: Called with each finding as soon as it exists.
 
     Raises:
-        InternalFault: A check raised what no check may raise.
+        InternalFault: A check raised an unexpected exception.
     """
     found: dict[str, Finding] = {}
     for check in checks:
@@ -117,19 +117,19 @@ def run(
 
 
 def skip_finding(check: Check, found: dict[str, Finding], level: Level, known: bool = False) -> Finding | None:
-    """The finding of a check that cannot run, since one before it has not passed; None if it can.
+    """The finding of a check that is skipped because a check that it needs has not passed; None if it can run.
 
     Args:
-        check: Which.
-        found: What was found before.
-        level: Of the check.
-        known: Only what was found counts, and not what is still to be asked.
+        check: The check.
+        found: The findings so far, by id.
+        level: Level of the check.
+        known: Whether to ignore needed checks that have not run yet.
     """
     for name in check.needs:
         if known and name not in found:
             continue
         if name not in found or found[name].outcome not in _FINE:
-            outcome = "was not asked"
+            outcome = "did not run"
             if name in found:
                 outcome = "failed" if found[name].outcome is Outcome.FAIL else "was skipped"
             return Finding(
@@ -148,12 +148,12 @@ def ask(
 
     Args:
         check: The check.
-        subject: Gives what is looked at; it may skip the check, too.
-        level: Of the check.
+        subject: Returns the argument of the check, or raises `CheckSkip`.
+        level: Level of the check.
         complete: Runs the check to its end if it is a coroutine function.
 
     Raises:
-        InternalFault: The check raised what no check may raise.
+        InternalFault: The check raised an unexpected exception.
     """
     began = time.perf_counter()
     outcome, fix = Outcome.PASS, None
@@ -169,7 +169,7 @@ def ask(
         outcome, saw = Outcome.SKIPPED, error
     except NotAProject:
         raise
-    except OpenEnvError as error:  # no check expected it, and the subject is its cause
+    except OpenEnvError as error:  # the subject caused it, and no check expected it
         outcome, saw, fix = Outcome.FAIL, f"{type(error).__name__}: {error.message}.", "see the message"
     except Exception as error:
         raise InternalFault(check.id, f"{type(error).__name__}: {error}") from error

@@ -24,7 +24,7 @@ from .. import target as targets
 from ..dockerfile import Dockerfile
 from ..manifest import FILE_NAME, FrontMatter, Project, remarks
 
-# What the Hub takes.
+# Values that the Hub accepts.
 _COLORS = ("red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray")
 _SHORT_DESCRIPTION = 60
 _OURS = re.compile(r"openenv(-core)?\b", re.IGNORECASE)
@@ -37,7 +37,7 @@ def static_manifest(place: Path) -> str:
     except NotAProject:
         raise
     except OpenEnvError as error:
-        raise CheckFailure(f"{error.message}.", f"correct {FILE_NAME}; the messages name the keys") from None
+        raise CheckFailure(f"{error.message}.", f"fix the keys of {FILE_NAME} that the messages name") from None
     manifest = project.manifest
     return (
         f"{manifest.name}, version {manifest.version or 'not given'}, serves {manifest.app} at port {manifest.port}"
@@ -50,7 +50,7 @@ def static_keys(place: Path) -> str:
     if found:
         saw = "; ".join(f"{each.place}: {each.saw}" for each in found)
         raise CheckWarning(f"{FILE_NAME}, {saw}.", "; ".join(dict.fromkeys(each.fix for each in found)))
-    return "none looks misspelt, and none is given twice"
+    return "no misspelt and no duplicate keys"
 
 
 @Check.of("static.package", "Can it be installed: pyproject.toml, and a dependency on openenv?", "static.manifest")
@@ -67,30 +67,28 @@ def static_package(place: Path) -> str:
     try:
         project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
     except (OSError, ValueError) as error:
-        raise CheckFailure(
-            f"pyproject.toml cannot be read: {error}.", "correct it: pip and uv refuse it too"
-        ) from None
+        raise CheckFailure(f"pyproject.toml cannot be read: {error}.", "fix it: pip and uv refuse it too") from None
     if not isinstance(project, dict) or not project.get("name"):
-        raise CheckFailure("pyproject.toml has no [project] name.", "give it one: it cannot be installed without")
+        raise CheckFailure("pyproject.toml has no [project] name.", "add a name: pip needs it")
     named = project.get("dependencies")
     wanted = [str(each) for each in named] if isinstance(named, list) else []
     if not any(_OURS.match(each) for each in wanted):
         raise CheckFailure(
             f"pyproject.toml does not depend on openenv; its dependencies are {', '.join(wanted) or 'none'}.",
-            "add 'openenv' to [project] dependencies, or what imports it fails where it is installed",
+            "add 'openenv' to [project] dependencies, or imports of openenv fail where it is installed",
         )
     return f"{project['name']}, which needs {', '.join(wanted)}"
 
 
-@Check.of("static.dockerfile", "Is there a Dockerfile that starts something?", "static.manifest")
+@Check.of("static.dockerfile", "Is there a Dockerfile that starts a server?", "static.manifest")
 def static_dockerfile(place: Path) -> str:
     file = _dockerfile_of(Project.find(place))
     stages = file.stages()
     if not stages:
-        raise CheckFailure(f"{file.name} has no FROM.", "begin it with the image that it starts from")
+        raise CheckFailure(f"{file.name} has no FROM.", "begin it with the base image: FROM python:3.12-slim")
     if stages[-1].last("CMD") is None and stages[-1].last("ENTRYPOINT") is None:
         raise CheckFailure(
-            f"{file.name} has no CMD: the image does nothing when it is started.",
+            f"{file.name} has no CMD: a container of the image starts no server.",
             'add CMD ["openenv", "serve", ".", "--host", "0.0.0.0", "--port", "8000"]',
         )
     return f"{file.name}: {len(stages)} stage{'s' if len(stages) > 1 else ''}, from {stages[-1].image}"
@@ -102,14 +100,14 @@ def static_user(place: Path) -> str:
     user = file.stages()[-1].last("USER")
     if user is None:
         raise CheckWarning(
-            f"{file.name} has no USER: the environment, and all that an agent has it do, runs as root.",
+            f"{file.name} has no USER: the environment, and all code that an agent runs in it, runs as root.",
             "add `RUN useradd --create-home --uid 1000 openenv` and `USER 1000` to the last stage",
         )
     name = user.rest.partition(":")[0].strip()
     if name in {"root", "0"}:
         raise CheckFailure(
             f"{file.name}, line {user.first}: USER {user.rest}: the environment runs as root.",
-            "end with `USER 1000`, after what needs root",
+            "end with `USER 1000`, after the instructions that need root",
         )
     return f"USER {user.rest}"
 
@@ -120,8 +118,8 @@ def static_healthcheck(place: Path) -> str:
     check = file.stages()[-1].last("HEALTHCHECK")
     if check is None or check.rest.upper() == "NONE":
         raise CheckWarning(
-            f"{file.name} has no HEALTHCHECK: a server that hangs is not noticed.",
-            "add a HEALTHCHECK that asks http://127.0.0.1:PORT/ready",
+            f"{file.name} has no HEALTHCHECK: the engine does not notice a server that hangs.",
+            "add a HEALTHCHECK that requests http://127.0.0.1:PORT/ready",
         )
     return f"HEALTHCHECK {check.rest}"
 
@@ -137,11 +135,11 @@ def static_port(place: Path) -> str:
             continue  # one of several
         if port != project.manifest.port:
             raise CheckFailure(
-                f"{file.name}, line {line}: {what.partition(' ')[0]} says port {port}, and {FILE_NAME} says "
+                f"{file.name}, line {line}: {what.partition(' ')[0]} has port {port}, but {FILE_NAME} has port "
                 f"{project.manifest.port}.",
-                "let both say the same: launchers connect to the port of the manifest",
+                f"use one port in both: launchers connect to the port of {FILE_NAME}",
             )
-    return f"port {project.manifest.port}, {', '.join(ports) if ports else 'which nothing in it contradicts'}"
+    return f"port {project.manifest.port}, {', '.join(ports) if ports else 'and no other port in the Dockerfile'}"
 
 
 @Check.of("static.readme", "Does README.md have the front matter that a Space of the Hub needs?", "static.manifest")
@@ -150,32 +148,33 @@ def static_readme(place: Path) -> str:
     front = _front_matter_of(project)
     if front.get("sdk") != "docker":
         raise CheckFailure(
-            f"README.md says sdk: {front.get('sdk')}.", "write `sdk: docker`: environments are images, for the Hub"
+            f"README.md has sdk: {front.get('sdk')}.", "write `sdk: docker`: Spaces of environments run an image"
         )
     port = front.get("app_port", 7860)
     if port != project.manifest.port:
         raise CheckFailure(
-            f"README.md says app_port: {front.get('app_port', 'nothing (7860)')}, and {FILE_NAME} says port "
+            f"README.md has app_port: {front.get('app_port', 'none (7860)')}, but {FILE_NAME} has port "
             f"{project.manifest.port}.",
             f"write `app_port: {project.manifest.port}`",
         )
     for key in ("colorFrom", "colorTo"):
         if key in front and front[key] not in _COLORS:
-            raise CheckFailure(
-                f"README.md says {key}: {front[key]}.", f"use one of {', '.join(_COLORS)}: the Hub has no others"
-            )
+            raise CheckFailure(f"README.md has {key}: {front[key]}.", f"use a color of the Hub: {', '.join(_COLORS)}")
     short = str(front.get("short_description", ""))
     if len(short) > _SHORT_DESCRIPTION:
         raise CheckFailure(
-            f"short_description has {len(short)} characters.", f"the Hub takes no more than {_SHORT_DESCRIPTION}"
+            f"short_description has {len(short)} characters.", f"shorten it: the Hub allows {_SHORT_DESCRIPTION}"
         )
-    for missing, why in (("title", "a Space has no name without it"), ("base_path", "a Space shows /web by it")):
+    for missing, why in (
+        ("title", "the Space shows it as its name"),
+        ("base_path", "it opens /web there"),
+    ):
         if not front.get(missing):
             raise CheckWarning(f"README.md has no {missing}.", f"add it: {why}")
     tags = front.get("tags")
     if not isinstance(tags, list) or "openenv" not in tags:
         raise CheckWarning(
-            "README.md has no tag openenv.", "add it to `tags`: people find environments on the Hub by it"
+            "README.md has no tag openenv.", "add it to `tags`: searches for environments on the Hub use it"
         )
     return f"{front.get('title')}: sdk docker, app_port {port}, tags {', '.join(map(str, tags))}"
 
@@ -188,11 +187,11 @@ def _front_matter_of(project: Project) -> Mapping[str, Any]:
     try:
         front = FrontMatter.read(project.readme.read_text(encoding="utf-8", errors="replace"))
     except UsageError as error:
-        raise CheckFailure(f"{error.message}.", "correct it: the Hub refuses it") from None
+        raise CheckFailure(f"{error.message}.", "fix it: the Hub refuses invalid front matter") from None
     if front.block is None:
         raise CheckWarning(  # trees of older style: `openenv push` writes it for them
             "README.md has no front matter.",
-            "begin it with ---, title, sdk: docker, app_port, base_path, tags, and ---; `openenv push` does so too",
+            "begin it with ---, title, sdk: docker, app_port, base_path, tags, and ---; `openenv push` adds it, too",
         )
     if not front.values:
         raise CheckFailure(
@@ -205,7 +204,7 @@ def _dockerfile_of(project: Project) -> Dockerfile:
     path = project.dockerfile
     if path is None:
         said = "there is no server/Dockerfile and no Dockerfile."
-        raise CheckFailure(said, "write one, or take that of `openenv init`: `openenv build` and Spaces need it")
+        raise CheckFailure(said, "write one (`openenv init` has an example): `openenv build` and Spaces need it")
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return Dockerfile(str(path.relative_to(project.folder)), tuple(lines))
 
@@ -215,11 +214,11 @@ class EnvironmentUnderTest:
     """The checked environment, in the process that runs its code.
 
     Attributes:
-        target: As for `openenv serve`.
-        folder: Of the project, if it is one.
-        call_s: Seconds that one call may take.
-        sessions: How many sessions are used at once.
-        episodes: How many are played to see whether memory grows.
+        target: Argument of `openenv serve`.
+        folder: Folder of the project, if the target is one.
+        call_s: Maximum of seconds for one call.
+        sessions: Number of concurrent sessions.
+        episodes: Number of episodes that are played to measure the growth of memory.
     """
 
     target: str
@@ -236,7 +235,7 @@ class EnvironmentUnderTest:
 
     @cached_property
     def harness(self) -> ConformanceHarness:
-        """Where it plays. Raises CheckSkip."""
+        """The harness that plays its episodes. Raises CheckSkip."""
         return ConformanceHarness(self.app, call_s=self.call_s, sessions=self.sessions, episodes=self.episodes)
 
     @property
@@ -251,10 +250,10 @@ def static_import(subject: EnvironmentUnderTest) -> str:
         subject.load()
     except OpenEnvError as error:
         raise CheckFailure(
-            f"{' '.join(error.message.split())}.", "see the message; `openenv serve` says the same"
+            f"{' '.join(error.message.split())}.", "fix the error: `openenv serve` fails with it, too"
         ) from None
     except Exception as error:  # noqa: BLE001 - the edge to foreign code
-        raise CheckFailure(f"making the app raised {type(error).__name__}: {error}.", "correct the module") from None
+        raise CheckFailure(f"creating the app raised {type(error).__name__}: {error}.", "fix the module") from None
     return f"{type(subject.app).__name__} of {subject.target}"
 
 
@@ -269,14 +268,14 @@ def static_models(subject: EnvironmentUnderTest) -> str:
     ):
         schema = schema_of(kind)
         if schema is None:
-            reason = "it cannot be made"
+            reason = "pydantic cannot generate it"
             try:
                 TypeAdapter(kind).json_schema()
             except Exception as error:  # noqa: BLE001 - foreign code: types bring their own schema functions
                 reason = str(error).partition("\n")[0]
             raise CheckFailure(
                 f"the {name} {_named(kind)} has no JSON Schema: {reason}.",
-                "declare its fields with types that JSON has: numbers, texts, lists, dicts, models, enums",
+                "declare its fields with types that JSON has: numbers, strings, lists, dicts, models, enums",
             )
         parts = {"": schema, **{f"{part}.": each for part, each in schema.get("$defs", {}).items()}}
         opaque += [
@@ -288,8 +287,8 @@ def static_models(subject: EnvironmentUnderTest) -> str:
     unmade = [place for place in opaque if place.startswith("action.")]
     if unmade:
         raise CheckFailure(
-            f"{', '.join(unmade)} cannot be written as JSON: no client can send it.",
-            "give it a type that JSON has; for arrays list[float], or a type with a validator of lists",
+            f"{', '.join(unmade)} cannot be converted to JSON, so clients cannot send it.",
+            "use a type that JSON has; for arrays list[float], or a type that validates lists",
         )
     said = f"action {_named(server.action_cls)}, observation {_named(server.observation_cls)}"
     return f"{said}, state {_named(server.state_cls)}" + (f"; no schema: {', '.join(opaque)}" if opaque else "")
@@ -299,13 +298,13 @@ def static_models(subject: EnvironmentUnderTest) -> str:
 def static_client(subject: EnvironmentUnderTest) -> str:
     folder = subject.folder
     if folder is None:
-        raise CheckSkip("the target is no folder, so there is no client.py to look at")
+        raise CheckSkip("the target is not a folder, so it has no client.py")
     project = Project.find(folder)
     reference = project.manifest.client
     module = reference.partition(":")[0] if reference is not None and ":" in reference else "client"
     if not (folder / f"{module.replace('.', '/')}.py").is_file():
         raise CheckSkip(f"there is no {module}.py: clients use GenericEnvClient")
-    names = [module]  # after those of the packages that it is in
+    names = [module]  # preceded by the names of its parent packages
     package = folder
     while (package / "__init__.py").is_file():
         names.insert(0, package.name)
@@ -323,10 +322,10 @@ def static_client(subject: EnvironmentUnderTest) -> str:
         misfit = first_misfit(declared_contract(client), subject.server.contract)
         if misfit is not None:
             raise CheckFailure(
-                f"{client.__name__} does not fit the server: {misfit.sentence('in the client', 'on the server')}.",
-                "take the models of both from the same module",
+                f"{client.__name__} does not match the server: {misfit.sentence('in the client', 'on the server')}.",
+                "import the models of both from the same module",
             )
-    return f"the types of {', '.join(client.__name__ for client in clients)} fit the server's"
+    return f"the types of {', '.join(client.__name__ for client in clients)} match the server's"
 
 
 def _named(kind: Any) -> str:
@@ -345,4 +344,4 @@ FILE_CHECKS = (
 )
 """The checks that only read files."""
 IMPORT_CHECKS = (static_import, static_models, static_client)
-"""The checks that import the modules of an environment, and call none of its functions."""
+"""The checks that import the modules of an environment without calling its functions."""

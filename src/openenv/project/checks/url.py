@@ -13,7 +13,7 @@ from .url_schema import action_of, check_schema, check_value
 from .url_server import ProbeConnection, ProbeConnectionClosed, ServerAnswer, ServerUnderTest, excerpt
 
 _GIVE_KEY = "give a key of scope control by --api-key (OPENENV_API_KEY)"
-# Statuses of missing routes, and of routes that need another key.
+# Status codes of missing routes, and of routes that need another key.
 _ABSENT, _BARRED = {404, 405}, {401, 403}
 _LIST_TOOLS = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 _CODES: dict[int, Any] = {
@@ -29,19 +29,19 @@ def url_reach(site: ServerUnderTest) -> str:
     if 300 <= answer.status < 400:
         raise CheckFailure(
             f"{answer.asked} redirects to {excerpt(answer.location)} (status {answer.status})",
-            "check the server that it leads to: openenv validate --url with that address",
+            "check the server behind the redirect: run openenv validate --url with that address",
         )
     return f"{site.place} answers HTTP in {answer.seconds * 1000:.0f} ms"
 
 
-@Check.of("url.health", "Does /health say that it is healthy?", "url.reach")
+@Check.of("url.health", "Does /health report a healthy server?", "url.reach")
 def url_health(site: ServerUnderTest) -> str:
     answer = site.health
     assert answer is not None
     said = _object(answer, '200 and {"status": "healthy"}')
     if said.get("status") != "healthy":
         raise CheckFailure(
-            f"/health says {excerpt(answer.body)}", 'answer {"status": "healthy"}, which launchers wait for'
+            f"/health answers {excerpt(answer.body)}", 'answer {"status": "healthy"}: launchers wait for it'
         )
     return "healthy"
 
@@ -52,7 +52,7 @@ def url_key(site: ServerUnderTest) -> str:
     if answer.status in _BARRED:
         key = "to this key" if site.has_key else "without a key"
         raise CheckFailure(f"{answer.asked} answers with status {answer.status} {key}", _GIVE_KEY)
-    return "this key is taken" if site.has_key else "no key is asked for"
+    return "the server accepts this key" if site.has_key else "the server needs no key"
 
 
 @Check.of("url.metadata", "Does /metadata have a name and a description?", "url.key")
@@ -63,7 +63,7 @@ def url_metadata(site: ServerUnderTest) -> str:
     for name in ("name", "description"):
         if not isinstance(said.get(name), str) or not said[name]:
             raise CheckFailure(
-                f"/metadata has no {name}: {excerpt(answer.body)}", f"say {name}, a text, in get_metadata()"
+                f"/metadata has no {name}: {excerpt(answer.body)}", f"return {name}, a string, from get_metadata()"
             )
     return f"{excerpt(said['name'])} {excerpt(said.get('version') or 'without a version')}"
 
@@ -73,14 +73,14 @@ def url_openapi(site: ServerUnderTest) -> str:
     said = _object(site.get("/openapi.json"), "200 and the OpenAPI document")
     form, about, paths = said.get("openapi"), said.get("info"), said.get("paths")
     if not isinstance(form, str) or not form.startswith("3."):
-        raise CheckFailure(f"/openapi.json is of OpenAPI {excerpt(repr(form))}", "serve a document of OpenAPI 3")
+        raise CheckFailure(f"/openapi.json has openapi {excerpt(repr(form))}", "serve an OpenAPI 3 document")
     version = about.get("version") if isinstance(about, dict) else None
     if not isinstance(version, str) or not version:
         raise CheckFailure(
-            f"/openapi.json has info.version {excerpt(repr(version))}", "give the app a version, as a text"
+            f"/openapi.json has info.version {excerpt(repr(version))}", "give the app a version, a string"
         )
     if not isinstance(paths, dict):
-        raise CheckFailure("/openapi.json has no paths", "list the routes that are served")
+        raise CheckFailure("/openapi.json has no paths", "list the served routes")
     site.paths = paths.keys()
     return f"OpenAPI {excerpt(form)}, version {excerpt(version)}, {len(paths)} paths"
 
@@ -134,7 +134,7 @@ def url_mcp_errors(site: ServerUnderTest) -> str:
 
 @Check.of("url.mode", "Does the server have all of reset, step and state, or none of them?", "url.key")
 def url_mode(site: ServerUnderTest) -> str:
-    """Whether all or none of the routes that control an environment are served, and the list of routes agrees."""
+    """Checks that all or none of the routes that control an environment are served, and that /openapi.json agrees."""
     answers = {
         "/reset": site.post("/reset", {}),
         "/step": site.post("/step", {}),
@@ -142,22 +142,22 @@ def url_mode(site: ServerUnderTest) -> str:
     }
     for answer in answers.values():
         if answer.status in _BARRED:
-            raise CheckFailure(f"{answer.asked} answers with status {answer.status}: this key may not", _GIVE_KEY)
+            raise CheckFailure(f"{answer.asked} answers with status {answer.status} to this key", _GIVE_KEY)
     served = [path for path, answer in answers.items() if answer.status not in _ABSENT]
     site.production = not served
     if served and len(served) < len(answers):
         absent = ", ".join(path for path in answers if path not in served)
         raise CheckFailure(
-            f"{', '.join(served)} is served, and {absent} is not",
+            f"{', '.join(served)} is served, but {absent} is not",
             "serve all of /reset, /step and /state (simulation), or none of them (production)",
         )
     if site.paths is not None:
         listed = [path for path in answers if path in site.paths]
         if listed and not served:
-            raise CheckFailure(f"{', '.join(listed)} is in /openapi.json, and not served", "list what is served")
-        # In production a key of scope control is served more than the document lists.
+            raise CheckFailure(f"{', '.join(listed)} is in /openapi.json, but not served", "list only served routes")
+        # In production, a key of scope control may use routes that the document does not list.
         if served and len(listed) < len(answers) and not site.has_key:
-            raise CheckWarning(f"{', '.join(served)} is served, and not in /openapi.json", "list what is served")
+            raise CheckWarning(f"{', '.join(served)} is served, but not in /openapi.json", "list all served routes")
     if not served:
         return "production: no reset, step or state"
     reset, step = answers["/reset"], answers["/step"]
@@ -174,11 +174,9 @@ def check_payload(payload: dict[str, Any], what: str, text: object) -> None:
     if not isinstance(payload.get("observation"), dict):
         raise CheckFailure(f"{what} has no observation: {excerpt(text)}", "answer {observation: {...}, reward, done}")
     if reward is not None and (not isinstance(reward, (bool, int, float)) or not math.isfinite(reward)):
-        raise CheckFailure(
-            f"{what} has the reward {excerpt(repr(reward))}", "give a number, or null where there is none"
-        )
+        raise CheckFailure(f"{what} has the reward {excerpt(repr(reward))}", "use a number, or null for no reward")
     if not isinstance(payload.get("done"), bool):
-        raise CheckFailure(f"{what} has done {excerpt(repr(payload.get('done')))}", "say true or false")
+        raise CheckFailure(f"{what} has done {excerpt(repr(payload.get('done')))}", "use true or false")
 
 
 def _object(answer: ServerAnswer, expected: str) -> dict[str, Any]:
@@ -191,9 +189,9 @@ def _object(answer: ServerAnswer, expected: str) -> dict[str, Any]:
 
 
 def _rpc(answer: ServerAnswer, number: int | None) -> dict[str, Any]:
-    """An answer of JSON-RPC: a result or an error, under the id of the request."""
+    """The result or error of a JSON-RPC answer, whose id must be that of the request."""
     if answer.status >= 500:
-        raise answer.fault("JSON-RPC, and its error codes for what goes wrong")
+        raise answer.fault("JSON-RPC, with its error codes")
     said = answer.json()
     error = said.get("error") if isinstance(said, dict) else None
     if (
@@ -205,17 +203,17 @@ def _rpc(answer: ServerAnswer, number: int | None) -> dict[str, Any]:
     ):
         raise CheckFailure(
             f"{answer.asked} answers {excerpt(answer.body)}",
-            'answer JSON-RPC 2.0: {"jsonrpc": "2.0", "id": of the request, "result" or "error": {code, message}}',
+            'answer JSON-RPC 2.0: {"jsonrpc": "2.0", "id": ID of the request, "result" or "error": {code, message}}',
         )
     return {name: value for name, value in said.items() if value is not None}
 
 
-# Between two attempts to be let in by a server that is full.
+# Seconds between two attempts to open a session at a full server.
 RETRY_S = 0.2
 _RESET = {"type": "reset", "data": {}}
 _STATE = {"type": "state"}
 _ODD = ("3", "[]", '{"type": "reset", "data": [1]}')
-# Messages that are sent at once, and their answers.
+# Messages that are sent together, and their answers.
 _AT_ONCE: tuple[tuple[dict[str, Any] | str, str], ...] = (
     (_STATE, "state"),
     (_RESET, "observation"),
@@ -236,8 +234,8 @@ def url_production(site: ServerUnderTest) -> str:
                 answer = talk.ask(frame)
                 if answer["type"] != "error":
                     raise CheckWarning(
-                        f"/reset and /state are not served over HTTP, but anyone may {frame['type']} over /ws",
-                        "set OPENENV_API_KEYS, so that only control keys reset",
+                        f"/reset and /state are not served over HTTP, but /ws needs no key to {frame['type']}",
+                        "set OPENENV_API_KEYS, so that only control keys may",
                     )
         finally:
             talk.end()
@@ -263,7 +261,10 @@ def url_state(site: ServerUnderTest) -> str:
     data: dict[str, Any] = _of_type(answer, "state", "state")
     count = data.get("step_count", 0)
     if not isinstance(count, int) or count < 0:
-        raise CheckFailure(f"the state has step_count {excerpt(repr(count))}", "count steps from 0")
+        raise CheckFailure(
+            f"the state has step_count {excerpt(repr(count))}",
+            "count steps from 0",
+        )
     site.values.append(("the state", data, "state"))
     return f"state with {excerpt(', '.join(data) or 'no fields')}"
 
@@ -272,13 +273,13 @@ def url_state(site: ServerUnderTest) -> str:
 def url_step(site: ServerUnderTest) -> str:
     talk = _talk(site)
     if "action" not in site.schemas:
-        raise CheckSkip("there is no valid schema to make an action from")
+        raise CheckSkip("there is no valid schema to generate an action from")
     action = action_of(site.schemas["action"], site.seconds())
     answer = talk.ask({"type": "step", "data": action})
     if answer["type"] == "error" and answer["data"].get("code") in {"EXECUTION_ERROR", "VALIDATION_ERROR"}:
         raise CheckWarning(
-            f"a made-up action, {excerpt(action)}, is refused: {excerpt(answer['data'].get('message'))}",
-            "nothing, if it is no action of this environment; else see the server's log",
+            f"the generated action {excerpt(action)} is refused: {excerpt(answer['data'].get('message'))}",
+            "ignore this if the action is invalid in this environment; otherwise see the server's log",
         )
     payload = _payload(answer, "step")
     _keep(site, "the observation of step", payload, "observation")
@@ -287,7 +288,7 @@ def url_step(site: ServerUnderTest) -> str:
 
 @Check.of("url.truth", "Do observations and state match the schemas of /schema?", "url.reset")
 def url_truth(site: ServerUnderTest) -> str:
-    """Whether the messages fit the schemas of `/schema`."""
+    """Checks the messages against the schemas of `/schema`."""
     schemas = site.schemas
     if not schemas:
         raise CheckSkip("there are no valid schemas")
@@ -308,7 +309,7 @@ def url_bad_frames(site: ServerUnderTest) -> str:
         data = _of_type(answer, "error", frame)
         if data.get("code") != code or not isinstance(data.get("message"), str):
             raise CheckFailure(
-                f"{frame} is answered by {excerpt(data)}", f"answer an error of code {code}, with a message"
+                f"{frame} is answered by {excerpt(data)}", f"answer an error with code {code} and a message"
             )
     _of_type(talk.ask(_STATE), "state", "state after bad frames")
     return f"{', '.join(dict.fromkeys(expected.values()))}, and the session goes on"
@@ -323,10 +324,10 @@ def url_order(site: ServerUnderTest) -> str:
     said = [talk.take(f"{len(wanted)} frames at once")["type"] for _ in wanted]
     if said != wanted:
         raise CheckFailure(
-            f"frames that ask for {', '.join(wanted)} are answered by {excerpt(', '.join(said))}",
-            "answer each frame once, in the order in which they came",
+            f"requests for {', '.join(wanted)} are answered by {excerpt(', '.join(said))}",
+            "answer each frame once, in the order of arrival",
         )
-    return f"{len(wanted)} frames at once, {len(said)} answers in their order"
+    return f"{len(wanted)} frames sent together, {len(said)} answers in order"
 
 
 @Check.of("url.close", "Does close end the connection with code 1000?", "url.reset")
@@ -347,7 +348,7 @@ def url_close(site: ServerUnderTest) -> str:
     )
 
 
-@Check.of("url.odd-frames", "Does a session survive JSON that is no message?", "url.reset")
+@Check.of("url.odd-frames", "Does a session survive JSON that is not a message?", "url.reset")
 def url_odd_frames(site: ServerUnderTest) -> str:
     _only_in_simulation(site)
     talk, _ = _begun(site)
@@ -360,8 +361,8 @@ def url_odd_frames(site: ServerUnderTest) -> str:
                 alive = False
             if not alive:
                 raise CheckWarning(
-                    f"{frame}, which is JSON and no message, ends the session",
-                    "answer an error (INVALID_JSON or VALIDATION_ERROR), and go on",
+                    f"{frame}, which is JSON but not a message, ends the session",
+                    "answer an error (INVALID_JSON or VALIDATION_ERROR), and continue the session",
                 )
     finally:
         talk.end()
@@ -374,7 +375,7 @@ def _only_in_simulation(site: ServerUnderTest) -> None:
 
 
 def _talk(site: ServerUnderTest) -> ProbeConnection:
-    """The conversation that goes on; a new one where a check has spoilt it."""
+    """The current connection, or a new one if a check has ended it."""
     if site.talk is None:
         site.talk, answer = _begun(site)
         _payload(answer, "reset")
@@ -382,7 +383,7 @@ def _talk(site: ServerUnderTest) -> ProbeConnection:
 
 
 def _begun(site: ServerUnderTest) -> tuple[ProbeConnection, dict[str, Any]]:
-    """A new session, and the answer to its reset. A full server is asked again for a while."""
+    """A new session, and the answer to its reset. Retries for some seconds if the server is full."""
     limit = time.monotonic() + site.seconds()
     while True:
         talk = ProbeConnection.begin(site)
@@ -397,7 +398,7 @@ def _begun(site: ServerUnderTest) -> tuple[ProbeConnection, dict[str, Any]]:
         if time.monotonic() > limit:
             raise CheckFailure(
                 f"the server is full: {excerpt(answer['data'].get('message'))}",
-                "check it when a session is free, or let it have more (--max-sessions, OPENENV_MAX_SESSIONS)",
+                "run the check again when a session is free, or allow more (--max-sessions, OPENENV_MAX_SESSIONS)",
             )
         time.sleep(RETRY_S)
 
@@ -414,13 +415,13 @@ def _of_type(answer: dict[str, Any], kind: str, asked: str) -> dict[str, Any]:
         said = data.get("message", data) if answer["type"] == "error" else data
         raise CheckFailure(
             f"{asked} is answered by {excerpt(answer['type'])} {excerpt(data.get('code', ''))}: {excerpt(said)}",
-            f"answer a frame of type {kind}; the server's log says why it did not",
+            f"answer a frame of type {kind}; the server's log has the reason for this answer",
         )
     return data
 
 
 def _keep(site: ServerUnderTest, name: str, payload: dict[str, Any], schema: str) -> None:
-    # The wire has these two beside it.
+    # Messages have these two next to the observation.
     whole = {**payload["observation"], "reward": payload.get("reward"), "done": payload["done"]}
     site.values.append((name, whole, schema))
 
@@ -461,11 +462,11 @@ def check_url(
     Args:
         url: Its address: `http(s)://`, `ws(s)://`, or a bare `host:port`.
         timeout_s: Seconds for one call; all calls together take at most twelve times as long.
-        api_key: Shown with each call. One of scope control, or not all can be checked.
-        heard: Gets each finding when it is there.
+        api_key: Key for each call. Without scope control, some checks fail or are skipped.
+        heard: Called with each finding as soon as it exists.
 
     Raises:
-        UsageError: The address or the key is none.
+        UsageError: The address or the key is invalid.
         MissingExtra: httpx or jsonschema is not installed.
     """
     with ServerUnderTest(url, timeout_s, api_key) as site:

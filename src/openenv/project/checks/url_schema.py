@@ -13,18 +13,18 @@ from ...testing.schemas import NoValue, SchemaValues, first_fault
 from .url_server import excerpt
 
 T = TypeVar("T")
-# Lengths from which on no value is made up.
+# Longest length of generated values.
 LONG = 10_000
 _LENGTHS = ("minItems", "minLength", "minProperties")
 
 
 def check_schema(name: str, schema: Any, seconds: float) -> None:
-    """Raises `CheckFailure` unless it is a JSON Schema of objects."""
+    """Raises `CheckFailure` if it is not a JSON Schema of objects."""
     if not isinstance(schema, dict):
         raise CheckFailure(f"{name} is {excerpt(repr(schema))}", f"answer /schema with the JSON Schema of {name}")
     if schema.get("type", "object") != "object":
         raise CheckFailure(
-            f"{name} is of type {excerpt(schema['type'])}", "actions, observations and states are objects"
+            f"{name} has type {excerpt(schema['type'])}", "use an object for actions, observations and states"
         )
     try:
         jsonschema = importlib.import_module("jsonschema")
@@ -38,7 +38,7 @@ def check_schema(name: str, schema: Any, seconds: float) -> None:
         except jsonschema.SchemaError as error:
             place = "/".join(map(str, error.absolute_path)) or "its root"
             raise CheckFailure(
-                f"{name} is no JSON Schema: {excerpt(error.message)}, at {excerpt(place)}", "correct it"
+                f"{name} is not a JSON Schema: {excerpt(error.message)}, at {excerpt(place)}", "fix the schema"
             ) from None
         for part in _parts(schema):
             reference = part.get("$ref")
@@ -49,20 +49,18 @@ def check_schema(name: str, schema: Any, seconds: float) -> None:
                     key = step.replace("~1", "/").replace("~0", "~")
                     target = target.get(key) if isinstance(target, dict) else None
                 if start or not isinstance(target, (dict, bool)):
-                    raise CheckFailure(
-                        f"{name}: $ref {excerpt(reference)} leads to nothing", "put what it means under $defs"
-                    )
+                    raise CheckFailure(f"{name}: $ref {excerpt(reference)} has no target", "define it under $defs")
 
     _within(seconds, look, name)
 
 
 def check_value(name: str, value: Any, schema: Any, seconds: float) -> None:
-    """Raises `CheckFailure` unless a value is of its schema, `CheckWarning` if only required fields of it are
-    absent. Regular expressions are left out: some take years to match, and nothing else can run meanwhile.
+    """Raises `CheckFailure` if a value does not match its schema, `CheckWarning` if only required fields are
+    absent. Skips regular expressions: some take years to match, and block the process meanwhile.
     """
     plain = _without_patterns(schema)
     lenient = {keyword: part for keyword, part in plain.items() if keyword != "required"}
-    fix = "declare what is sent in the class, or send what it declares"
+    fix = "declare all sent fields in the class, or send all declared fields"
     fault = _within(seconds, lambda: first_fault(value, lenient, name), name)
     if fault is not None:
         raise CheckFailure(excerpt(fault), fix)
@@ -72,22 +70,22 @@ def check_value(name: str, value: Any, schema: Any, seconds: float) -> None:
 
 
 def action_of(schema: Any, seconds: float) -> Any:
-    """An invented action; raises `CheckSkip` if the schema allows none."""
+    """A generated action; raises `CheckSkip` if none can be generated."""
     if any(
         isinstance(part.get(name), (int, float)) and part[name] > LONG for part in _parts(schema) for name in _LENGTHS
     ):
-        raise CheckSkip(f"its schema asks for more than {LONG:,} of something")
+        raise CheckSkip(f"its schema needs a length or number of items above {LONG:,}")
     try:
         plain = _without_patterns(schema)
-        # Optional properties are left out: less can be wrong.
+        # Optional properties are left out: fewer values can be wrong.
         optional = frozenset(schema.get("properties", ())) - frozenset(schema.get("required", ()))
         return _within(seconds, SchemaValues(plain, skipped=optional).value, "the action")
     except NoValue as error:
-        raise CheckSkip(f"no action can be made from its schema: {excerpt(error)}") from None
+        raise CheckSkip(f"no action can be generated from its schema: {excerpt(error)}") from None
 
 
 def _within(seconds: float, look: Callable[[], T], name: str) -> T:
-    """The result of a check of a schema; gives up after a time: the work for a schema can double with each line."""
+    """The result of a check of a schema, with a time limit: the work for a schema can double with each line."""
     made: list[T] = []
     raised: list[Exception] = []
 
@@ -97,9 +95,9 @@ def _within(seconds: float, look: Callable[[], T], name: str) -> T:
         except (CheckFailure, NoValue) as error:
             raised.append(error)
         except RecursionError:
-            raised.append(CheckFailure(f"the schema of {name} has no end", "let each $ref lead to something smaller"))
+            raised.append(CheckFailure(f"the schema of {name} is infinitely recursive", "make each $ref finite"))
         except Exception as error:  # noqa: BLE001 - of a library, on a schema that was written to break it
-            raised.append(CheckSkip(f"the schema of {name} cannot be worked with: {excerpt(repr(error))}"))
+            raised.append(CheckSkip(f"the schema of {name} cannot be processed: {excerpt(repr(error))}"))
 
     thread = threading.Thread(target=run, daemon=True, name="openenv-schema")
     thread.start()
@@ -107,12 +105,12 @@ def _within(seconds: float, look: Callable[[], T], name: str) -> T:
     if raised:
         raise raised[0]
     if not made:
-        raise CheckFailure(f"the schema of {name} takes more than {seconds:g} s to work with", "write a simpler one")
+        raise CheckFailure(f"the schema of {name} takes more than {seconds:g} s to process", "simplify it")
     return made[0]
 
 
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:
-    """A schema and all that is in it."""
+    """A schema and its subschemas."""
     waiting = [schema]
     while waiting:
         value = waiting.pop()
@@ -129,7 +127,7 @@ def _without_patterns(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     kept = {name: _without_patterns(each) for name, each in value.items()}
-    # Properties may be called like keywords: theirs are no texts.
+    # Properties may have the names of keywords. Their values are schemas, not strings.
     if isinstance(value.get("pattern"), str):
         del kept["pattern"]
     if isinstance(value.get("patternProperties"), dict) and "type" in value:

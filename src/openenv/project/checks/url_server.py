@@ -20,11 +20,11 @@ from ...settings import is_loopback
 from ...testing.check import CheckFailure, CheckSkip
 
 T = TypeVar("T")
-# Of an answer, and of a frame. Observations may be images.
+# Maximum size of an answer, and of a frame. Observations may be images.
 MAX_BYTES = 100 * 1024 * 1024
-# All checks of one server together may take so many times the limit of one call.
+# Time limit of all checks of a server together, as a multiple of the limit of one call.
 ALL_CALLS = 12
-# Characters of a server's answer in messages.
+# Maximum of characters of a server's answer in messages.
 CLIP = 200
 
 
@@ -32,11 +32,11 @@ class ServerAnswer(NamedTuple):
     """The answer to a request.
 
     Attributes:
-        asked: The request, in words.
-        status: Of HTTP.
-        location: Where it redirects to, if it does.
-        body: Its bytes.
-        seconds: Until the last of them was there.
+        asked: The request, as method and path.
+        status: HTTP status code.
+        location: Target of a redirect, if it is one.
+        body: Body of the answer.
+        seconds: Duration until its last byte, in seconds.
     """
 
     asked: str
@@ -54,7 +54,7 @@ class ServerAnswer(NamedTuple):
         where = f" (to {excerpt(self.location)})" if self.location else ""
         return CheckFailure(
             f"{self.asked} answers with status {self.status}{where}: {excerpt(self.body)}",
-            f"answer {expected}; the server's log says why it did not",
+            f"answer {expected}; the server's log has the reason for this answer",
         )
 
 
@@ -62,25 +62,25 @@ class ServerUnderTest:
     """A server, and the facts about it so far.
 
     Args:
-        url: In any form that clients take.
+        url: Address in any form that clients accept.
         timeout_s: Seconds for one call.
-        api_key: Shown with each.
+        api_key: Key for each call.
 
     Attributes:
-        base: Address of its routes.
-        endpoint: Address of its environment.
-        place: Its address for people: without a name and password.
+        base: Base address of its routes.
+        endpoint: Address of its WebSocket.
+        place: Its address for messages, without user name and password.
         health: The answer of `/health`.
         metadata: The answer of `/metadata`.
         paths: The paths of its OpenAPI document.
         schemas: JSON Schemas by `action`, `observation`, `state`, and perhaps `reset_observation`; only valid ones.
-        production: Whether it lets clients call tools only.
-        talk: The conversation that goes on.
-        values: The values in its messages: the name of each, the value, and the name of its schema.
+        production: Whether clients can only call tools.
+        talk: The current connection.
+        values: Values in its messages, each with a name, the value, and the name of its schema.
 
     Raises:
-        UsageError: The address or the key is none.
-        MissingExtra: What is needed to ask is not installed.
+        UsageError: The address or the key is invalid.
+        MissingExtra: httpx or jsonschema is not installed.
     """
 
     def __init__(self, url: str, timeout_s: float, api_key: str | None):
@@ -105,7 +105,7 @@ class ServerUnderTest:
         self._httpx = httpx
         # Each request has a new connection, so that no request is affected by an earlier one.
         self._client = self._httpx.AsyncClient(
-            timeout=None,  # each call has one for all of it
+            timeout=None,  # each call has a timeout for its whole duration
             trust_env=not self.is_nearby,
             limits=self._httpx.Limits(max_keepalive_connections=0),
         )
@@ -123,7 +123,7 @@ class ServerUnderTest:
 
     @property
     def is_nearby(self) -> bool:
-        """Whether it is on this machine, where proxies do not lead."""
+        """Whether it is on this machine, which proxies do not reach."""
         return is_loopback(urlsplit(self.endpoint).hostname or "")
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -134,14 +134,14 @@ class ServerUnderTest:
         """Seconds for the next call; raises `CheckSkip` when all time is used up."""
         left = self._ends - time.monotonic()
         if left <= 0:
-            raise CheckSkip(f"the server used up {ALL_CALLS * self.timeout_s:g} s: give it longer with --timeout")
+            raise CheckSkip(f"the checks have used up {ALL_CALLS * self.timeout_s:g} s: raise --timeout")
         return min(self.timeout_s, left)
 
     def late(self, asked: str) -> CheckFailure:
-        """That something took longer than it may."""
+        """The failure for an answer that did not come in time."""
         return CheckFailure(
             f"{asked}: no answer within {self.timeout_s:g} s",
-            "see what the server is doing, or give it longer with --timeout",
+            "see the server's log, or raise --timeout",
         )
 
     def get(self, path: str) -> ServerAnswer:
@@ -149,7 +149,7 @@ class ServerUnderTest:
         return self.run(self._ask("GET", path, None))
 
     def post(self, path: str, body: Any) -> ServerAnswer:
-        """The same for `POST` of JSON, or of bytes as they are."""
+        """The same for `POST` of JSON, or of raw bytes."""
         return self.run(self._ask("POST", path, body if isinstance(body, bytes) else json.dumps(body).encode()))
 
     async def _ask(self, method: str, path: str, content: bytes | None) -> ServerAnswer:
@@ -168,7 +168,7 @@ class ServerUnderTest:
                     body += part
                     if len(body) > MAX_BYTES:
                         raise CheckFailure(
-                            f"{asked}: more than {MAX_BYTES >> 20} MiB came, and no end", "answer what is asked"
+                            f"{asked}: the answer is longer than {MAX_BYTES >> 20} MiB", "send a shorter answer"
                         )
                 location = response.headers.get("location", "")
                 return ServerAnswer(asked, response.status_code, location, bytes(body), time.monotonic() - began)
@@ -176,8 +176,8 @@ class ServerUnderTest:
             raise self.late(asked) from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise CheckFailure(
-                f"{asked}: no answer of HTTP ({excerpt(_reason(error))})",
-                f"see that a server of HTTP runs at {self.place}",
+                f"{asked}: no HTTP answer ({excerpt(_reason(error))})",
+                f"check that an HTTP server runs at {self.place}",
             ) from None
 
 
@@ -185,13 +185,13 @@ def strict_json(text: bytes | str, what: str) -> Any:
     """The value of strict JSON; raises `CheckFailure` if the text is not JSON."""
 
     def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
 
     try:
         return json.loads(text, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise CheckFailure(
-            f"{what} is no JSON ({excerpt(str(error))}): {excerpt(text)}", "answer JSON; NaN and infinity are none"
+            f"{what} is not JSON ({excerpt(str(error))}): {excerpt(text)}", "answer JSON, without NaN and infinity"
         ) from None
 
 
@@ -204,7 +204,7 @@ def excerpt(value: object) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The message of the operating system, which libraries hide behind their own."""
+    """The message of the operating system's error, which libraries wrap in their own."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, OSError) and inner.errno is not None and inner.strerror:
@@ -214,7 +214,7 @@ def _reason(error: BaseException) -> str:
 
 
 class ProbeConnectionClosed(CheckFailure):
-    """The server takes no connection, or has ended the conversation, with a `code` if it gave one."""
+    """The server refused or closed the connection; `code` is its close code, if any."""
 
     def __init__(self, saw: str, fix: str, code: int | None = None):
         super().__init__(saw, fix)
@@ -222,7 +222,7 @@ class ProbeConnectionClosed(CheckFailure):
 
 
 class _NoRedirectConnect(connect):
-    """A connection that follows no redirect."""
+    """A connection that does not follow redirects."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
@@ -233,7 +233,7 @@ class ProbeConnection:
 
     Args:
         site: The server.
-        connection: To its endpoint.
+        connection: WebSocket to its endpoint.
     """
 
     def __init__(self, site: ServerUnderTest, connection: ClientConnection):
@@ -245,7 +245,7 @@ class ProbeConnection:
         """Connects.
 
         Raises:
-            ProbeConnectionClosed: The server takes no connection.
+            ProbeConnectionClosed: The server refused the connection.
         """
 
         async def connected() -> ClientConnection:
@@ -272,24 +272,24 @@ class ProbeConnection:
             raise ProbeConnectionClosed(f"/ws answers the handshake with status {status}", fix) from None
         except (InvalidHandshake, WebSocketException, OSError, EOFError) as error:
             raise ProbeConnectionClosed(
-                f"/ws: no WebSocket ({excerpt(str(error) or type(error).__name__)})",
+                f"/ws is not a WebSocket ({excerpt(str(error) or type(error).__name__)})",
                 "serve the environment's WebSocket there",
             ) from None
 
     def ask(self, frame: Mapping[str, Any] | str) -> dict[str, Any]:
-        """Sends a frame and takes the next one; see `take` for what it raises."""
+        """Sends a frame and returns the next one. Raises as `take` does."""
         self.say(frame)
         return self.take(f"a frame {excerpt(frame if isinstance(frame, str) else json.dumps(frame))}")
 
     def say(self, frame: Mapping[str, Any] | str) -> None:
-        """Sends a frame, a text as it is."""
+        """Sends a frame: an object as JSON, or a string unchanged."""
         text = frame if isinstance(frame, str) else json.dumps(frame)
         seconds = self._site.seconds()
         try:
             self._site.run(asyncio.wait_for(self._connection.send(text), seconds))
         except TimeoutError:
             raise CheckFailure(
-                "the server does not read what it is sent", "read each connection all the time"
+                "the server does not read its frames", "read from each connection at all times"
             ) from None
         except ConnectionClosed as error:
             self._closed(error, "the last frame")
@@ -301,8 +301,8 @@ class ProbeConnection:
             after: The request that it answers, for messages.
 
         Raises:
-            CheckFailure: It is none, or none comes.
-            ProbeConnectionClosed: The connection is.
+            CheckFailure: The frame is invalid, or none comes in time.
+            ProbeConnectionClosed: The connection is closed.
         """
         seconds = self._site.seconds()
         try:
@@ -320,12 +320,13 @@ class ProbeConnection:
             isinstance(frame, dict) and isinstance(frame.get("type"), str) and isinstance(frame.get("data"), dict)
         ):
             raise CheckFailure(
-                f"{after} is answered by {excerpt(text)}", 'answer an object {"type": ..., "data": {...}}, as v1 says'
+                f"{after} is answered by {excerpt(text)}",
+                'answer an object {"type": ..., "data": {...}}, as in v1',
             )
         return frame
 
     def end(self) -> None:
-        """Closes, in any state."""
+        """Closes the connection, in any state."""
         try:
             with suppress(TimeoutError):
                 self._site.run(asyncio.wait_for(self._connection.close(), self._site.timeout_s))
@@ -334,6 +335,10 @@ class ProbeConnection:
 
     def _closed(self, error: ConnectionClosed, after: str) -> NoReturn:
         code = None if error.rcvd is None else error.rcvd.code
-        how = "without a word" if error.rcvd is None else f"with code {error.rcvd.code} {excerpt(error.rcvd.reason)}"
-        said = f"after {after} the server ended the connection {how.strip()}"
-        raise ProbeConnectionClosed(said, "keep the connection until the client closes it", code) from None
+        how = (
+            "without a close frame"
+            if error.rcvd is None
+            else f"with code {error.rcvd.code} {excerpt(error.rcvd.reason)}"
+        )
+        said = f"after {after} the server closed the connection {how.strip()}"
+        raise ProbeConnectionClosed(said, "keep the connection open until the client closes it", code) from None

@@ -16,91 +16,90 @@ from ..._backoff import Backoff
 from ...providers.redaction import redact
 from ...settings import ClientSettings, is_loopback_for_secrets
 
-NO_TOKEN = "there is no token for the Hub: `hf auth login`, or set HF_TOKEN"  # noqa: S105 - words
+NO_TOKEN = "there is no token for the Hub: run `hf auth login`, or set HF_TOKEN"  # noqa: S105 - words
 SHORTEST = 8
-"""Least characters of a secret that is redacted from public text: shorter ones are part of ordinary words."""
+"""Minimum length of secrets that are redacted from public text: shorter ones occur in ordinary words."""
 _MOST = 400
 _PERIOD = re.compile(r"\bt=(\d+)")
 
 
-# The error and its message by the status of the answer.
+# The error and its message, by status code.
 _BY_STATUS: dict[int, tuple[type[errors.OpenEnvError], str]] = {
     401: (
         errors.Unauthorized,
-        "{what}: the Hub does not take this token: `hf auth login` with one of your account's settings, or correct "
-        "HF_TOKEN, which wins over it",
+        "{what}: the Hub rejects this token: run `hf auth login` with one from your account's settings, or "
+        "correct HF_TOKEN, which overrides it",
     ),
     402: (
         errors.Forbidden,
-        "{what}: the Hub wants it to be paid for ({said}): choose another --hardware, or see the account's billing "
-        "settings",
+        "{what}: the Hub requires payment ({said}): choose another --hardware, or see the account's billing settings",
     ),
     403: (
         errors.Forbidden,
-        "{what}: this token may not do that ({said}): `hf auth login` with one that may write there, or name another "
-        "Space",
+        "{what}: this token has no permission ({said}): run `hf auth login` with one that has write access, or use "
+        "another Space",
     ),
     404: (
         errors.UsageError,
-        "{what}: the Hub has nothing of that name, or hides it from this token: correct the name, or `hf auth login`",
+        "{what}: not found on the Hub, or hidden from this token: correct the name, or run `hf auth login`",
     ),
 }
-# The same by names of classes, and the status: which HTTP library is under huggingface_hub changes with its versions.
+# The same by names of exception classes: versions of huggingface_hub use different HTTP libraries.
 # The Hub also answers 401 for missing repositories; huggingface_hub distinguishes the two.
 _BY_KIND: tuple[tuple[frozenset[str], type[errors.OpenEnvError], str, int | None], ...] = (
     (frozenset({"LocalTokenNotFoundError"}), errors.Unauthorized, NO_TOKEN, None),
     (
         frozenset({"RevisionNotFoundError"}),
         errors.UsageError,
-        "{what}: it has no such revision: name a branch, a tag or a commit that is there",
+        "{what}: the revision does not exist: use an existing branch, tag or commit",
         404,
     ),
     (frozenset({"RepositoryNotFoundError"}), *_BY_STATUS[404], 404),
     (
         frozenset({"OfflineModeIsEnabled"}),
         errors.UsageError,
-        "{what}: HF_HUB_OFFLINE is set, so nothing is asked for: unset it",
+        "{what}: HF_HUB_OFFLINE is set, which disables requests: unset it",
         None,
     ),
     (
         frozenset({"TimeoutException"}),
         errors.ConnectTimeout,
-        "{what}: {endpoint} (HF_ENDPOINT) does not answer in time: is it the right address, is the network up?",
+        "{what}: {endpoint} (HF_ENDPOINT) does not answer in time: check the address and the network",
         None,
     ),
     (
         frozenset({"TransportError", "ConnectionError", "ClientClosed"}),
         errors.ConnectionFailed,
-        "{what}: {endpoint} (HF_ENDPOINT) cannot be reached ({said}): is the network up, is a proxy needed "
-        "(HTTPS_PROXY)?",
+        "{what}: {endpoint} (HF_ENDPOINT) cannot be reached ({said}): check the network, and set "
+        "HTTPS_PROXY if it needs a proxy",
         None,
     ),
-    (  # of answers that the library cannot read
+    (  # answers that the library cannot read
         frozenset({"KeyError", "TypeError", "AttributeError", "JSONDecodeError"}),
         errors.UsageError,
-        "{what}: {endpoint} (HF_ENDPOINT) does not answer as the Hub does ({said}): is it the right address, and "
-        "huggingface_hub up to date?",
+        "{what}: {endpoint} (HF_ENDPOINT) does not answer like the Hub ({said}): check the address, and that "
+        "huggingface_hub is up to date",
         None,
     ),
 )
 
 
 def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[str]) -> errors.OpenEnvError:
-    """The error that stands for one of huggingface_hub, or of the HTTP library under it.
+    """Translates an exception of huggingface_hub, or of its HTTP library.
 
     Args:
-        what: The operation, for the beginning of the message.
+        what: The operation, for the start of the message.
         endpoint: Address of the Hub.
         error: The exception.
-        secrets: Texts that must not appear in the message.
+        secrets: Strings that must not appear in the message.
     """
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None and len(chain) < 5:
         chain.append(cause)
     names = {cls.__name__ for each in chain for cls in type(each).__mro__}
-    # The message of the server itself, in one line.
+    # The server's message, in one line.
     server = next(filter(None, (getattr(each, "server_message", None) for each in chain)), None)
-    if server is None or type(error) is ValueError:  # of the library's making: the README's front matter
+    if server is None or type(error) is ValueError:  # from the library's check of the README's front matter
         server = ": ".join(str(each) or type(each).__name__ for each in chain[: 1 + isinstance(error, RuntimeError)])
     line = " ".join(str(server).split())
     line = line if len(line) <= _MOST else f"{line[:_MOST]}..."
@@ -117,24 +116,24 @@ def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[st
     found = {"status": status}
     if status == 429:
         when = f"in {wait_s:g} s" if wait_s is not None else "later"
-        message = (
-            f"{what}: the Hub has had too many requests of this token or address: run the same command again {when}"
-        )
+        message = f"{what}: too many requests from this token or address: run the same command again {when}"
         return errors.CapacityError(message, retry_after_s=wait_s, data=found)
     if status >= 500:
-        message = f"{what}: the Hub fails (status {status}): run the same command again later"
+        message = f"{what}: the Hub failed (status {status}): run the same command again later"
         return errors.ConnectionFailed(message, retry_after_s=wait_s, data=found)
-    cls, message = _BY_STATUS.get(status, (errors.UsageError, "{what}: the Hub refuses it (status {status}): {said}"))
+    cls, message = _BY_STATUS.get(
+        status, (errors.UsageError, "{what}: the Hub refused the request (status {status}): {said}")
+    )
     return cls(message.format(what=what, status=status, said=said), data=found)
 
 
 def is_not_found(error: errors.OpenEnvError) -> bool:
-    """Whether the Hub answers that it does not exist, or hides it from this token."""
+    """Whether the Hub answered that something does not exist, or is hidden from this token."""
     return error.data.get("status") == 404
 
 
 def retry_after_of(response: Any) -> float | None:
-    """Seconds that the Hub asks to wait: `Retry-After`, or the rest of the period of its `RateLimit`."""
+    """Seconds that the Hub wants clients to wait: `Retry-After`, or the rest of the period of `RateLimit`."""
     headers: Mapping[str, str] = getattr(response, "headers", {})
     given = headers.get("Retry-After", "").strip()
     if given.isdecimal():
@@ -147,17 +146,17 @@ T = TypeVar("T")
 
 
 def call_on_threads(calls: Sequence[Callable[[], T]], at_once: int) -> list[T | Exception]:
-    """Makes calls, each on a thread, and waits for them.
+    """Runs calls on threads, and waits for them.
 
     Args:
         calls: The calls.
-        at_once: Most at one time.
+        at_once: Maximum of concurrent calls.
 
     Returns:
         The outcomes in the order of the calls: a result or an exception each.
 
     Raises:
-        KeyboardInterrupt: This thread was interrupted. Calls that run are left alone, and no further one begins.
+        KeyboardInterrupt: This thread was interrupted. Running calls continue, and no further call begins.
     """
     waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
     done: queue.SimpleQueue[tuple[int, T | Exception]] = queue.SimpleQueue()
@@ -185,28 +184,28 @@ def call_on_threads(calls: Sequence[Callable[[], T]], at_once: int) -> list[T | 
 
 
 def call_on_thread(call: Callable[[], T]) -> T:
-    """Makes one call that way, and returns its result or raises its exception."""
+    """Runs a call on a thread. Returns its result, or raises its exception."""
     (came,) = call_on_threads([call], 1)
     if isinstance(came, Exception):
         raise came
     return came
 
 
-# Answers after which the same request may be made again.
+# Status codes after which the request may be repeated.
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long the Hub is waited for.
+    """Timeouts and retries for requests to the Hub.
 
     Attributes:
-        attempts: How often a request is made.
-        pause_s: Seconds before the second attempt; twice as many before each further one.
-        longest_pause_s: Most seconds between two; a Hub that asks for more (`Retry-After`) is not waited for.
-        trying_s: Seconds after which no further attempt is made.
-        connect_s: Seconds for a connection.
-        silence_s: Seconds without a byte of an answer.
+        attempts: Maximum number of attempts of a request.
+        pause_s: Seconds before the second attempt; doubled before each further one.
+        longest_pause_s: Maximum pause in seconds. If the Hub asks for more (`Retry-After`), the call fails.
+        trying_s: Seconds after which no further attempt begins.
+        connect_s: Timeout of a connection, in seconds.
+        silence_s: Maximum of seconds without a byte of an answer.
     """
 
     attempts: int = 4
@@ -223,7 +222,7 @@ class HubUser(NamedTuple):
     Attributes:
         name: The user.
         organizations: The organizations of the user.
-        may_write: Whether the token may, as far as is known.
+        may_write: Whether the token has write access, as far as known.
     """
 
     name: str
@@ -240,16 +239,16 @@ class HubUser(NamedTuple):
 
 
 class Hub:
-    """The Hub, for the time of a `with` block. Its calls block; several threads may make them.
+    """A connection to the Hub, for a `with` block. Its calls block, and may run on several threads.
 
-    Meanwhile the HTTP client that huggingface_hub has for the whole process is bounded, as `patience` says.
+    During the block, the process-wide HTTP client of huggingface_hub has the timeouts of `patience`.
 
     Args:
-        token: What it knows the user by; None takes that of huggingface_hub (`HF_TOKEN`, `hf auth login`).
+        token: The user's token. None takes that of huggingface_hub (`HF_TOKEN`, `hf auth login`).
         endpoint: Its address; None takes `HF_ENDPOINT`.
-        patience: How long it is waited for.
-        say: Called with a line about each wait.
-        secrets: Texts that must not appear in errors, in addition to the token.
+        patience: Timeouts and retries.
+        say: Called with a line about each retry.
+        secrets: Strings that must not appear in errors, in addition to the token.
 
     Raises:
         MissingExtra: huggingface_hub is not installed.
@@ -280,7 +279,7 @@ class Hub:
             address.scheme == "https" or (address.scheme == "http" and is_loopback_for_secrets(address.hostname))
         ):
             raise errors.UsageError(
-                f"HF_ENDPOINT is {self.endpoint!r}: it must begin with https://, for a token is sent there"
+                f"HF_ENDPOINT is {self.endpoint!r}: it must begin with https://, since the token is sent there"
             )
         self._library = huggingface_hub
         self.token: str | None = token or huggingface_hub.get_token()
@@ -295,10 +294,10 @@ class Hub:
     def __enter__(self) -> Self:
         library = self._library.utils
         self._shown = (library.logging.get_verbosity(), library.are_progress_bars_disabled())
-        library.logging.set_verbosity_error()  # what it would say is said by us
+        library.logging.set_verbosity_error()  # we report the same ourselves
         library.disable_progress_bars()
         library.close_session()
-        # Xet has its own HTTP client, and its requests cannot be bounded.
+        # Xet has its own HTTP client, without timeouts.
         self._without_xet = self._library.constants.HF_HUB_DISABLE_XET
         self._library.constants.HF_HUB_DISABLE_XET = True
         return self
@@ -306,43 +305,43 @@ class Hub:
     def __exit__(self, *exc_info: object) -> None:
         library = self._library.utils
         self._library.constants.HF_HUB_DISABLE_XET = self._without_xet
-        library.close_session()  # the next one has no bounds of ours
+        library.close_session()  # the next session has the library's defaults
         library.logging.set_verbosity(self._shown[0])
         if not self._shown[1]:
             library.enable_progress_bars()
 
     def check_token(self) -> None:
-        """Raises `Unauthorized` if there is no token. The Hub is not asked."""
+        """Raises `Unauthorized` if there is no token. Sends no request."""
         if self.token is None:
             raise errors.Unauthorized(NO_TOKEN)
 
     def check_public(self, variables: Mapping[str, str]) -> None:
-        """Raises `UsageError` if a variable that everybody can read has the token or a secret in it."""
+        """Raises `UsageError` if a public variable contains the token or a secret."""
         kept = [secret for secret in self._secrets if len(secret) >= SHORTEST]
         for name, value in variables.items():
             if any(secret in value for secret in kept):
                 raise errors.UsageError(
-                    f"the variable {name} has your token or the value of a --secret in it, and everybody can read "
-                    f"the variables of a Space: give it as --secret {name}"
+                    f"the variable {name} contains your token or the value of a --secret, but variables of a Space "
+                    f"are public: pass it as --secret {name}"
                 )
 
     def user(self) -> HubUser:
         """The owner of the token.
 
         Raises:
-            Unauthorized: There is no token, or the Hub does not take it.
+            Unauthorized: There is no token, or the Hub rejects it.
             UsageError: The server is not a Hub.
         """
         self.check_token()
-        return self.ask("asking who owns the token", lambda: HubUser.of(self.api.whoami()))
+        return self.ask("requesting the owner of the token", lambda: HubUser.of(self.api.whoami()))
 
     def ask(self, what: str, call: Callable[[], T], *, again: bool = True) -> T:
-        """Makes a call of the library, again if it fails and that may pass.
+        """Runs a call of the library, and repeats it after temporary failures.
 
         Args:
             what: The operation, for errors and progress lines.
-            call: The call. When it is made again, it must not do anything twice.
-            again: Whether it may be made again after it could have had its effect.
+            call: The call. A repeated call must not have its effect twice.
+            again: Whether to repeat it after a failure that leaves its effect unknown.
 
         Raises:
             OpenEnvError: The call failed; see `hub_error`.
@@ -351,7 +350,7 @@ class Hub:
         end = time.monotonic() + patience.trying_s
         backoff = Backoff(patience.pause_s)
         for number in range(1, patience.attempts + 1):
-            # The library waits for its requests without end, and has its own retries.
+            # The library has no timeout, and its own retries.
             with self._bounding:
                 client: Any = self._library.get_session()
                 hooks = client.event_hooks["response"]
@@ -382,7 +381,7 @@ class Hub:
 
 
 class _TransientStatus(Exception):
-    """Takes an answer that says "later" past the library: its own retries last for as long as the Hub likes."""
+    """A temporary status code. Bypasses the library's retries, whose duration the Hub determines."""
 
     def __init__(self, response: Any):
         super().__init__(f"status {response.status_code}")

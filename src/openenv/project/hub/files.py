@@ -1,4 +1,4 @@
-"""Select the files of a project that are published; ignore files and likely secrets are left out."""
+"""Select the files of a project to publish, without ignored files and likely secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Rule:
 
     @classmethod
     def read(cls, line: str, git: bool) -> Self | None:
-        """Reads a line of an ignore file; None for a line that matches nothing."""
+        """Parses a line of an ignore file. None for a line that matches no file."""
         glob = re.sub(r"(?<!\\) +$", "", line) if git else line.strip()
         if not glob or glob.startswith("#"):
             return None
@@ -48,7 +48,7 @@ class Globs:
     """The lines of one ignore file.
 
     Attributes:
-        rules: The lines, in their order: the last one that matches counts.
+        rules: The lines in their order. The last one that matches decides.
         strict: Whether files in an excluded folder cannot be kept, as with Git.
     """
 
@@ -57,11 +57,11 @@ class Globs:
 
     @classmethod
     def read(cls, text: str, dialect: str) -> Self:
-        """Reads the text of an ignore file.
+        """Parses an ignore file.
 
         Args:
-            text: Its contents: a glob a line, `!` before those that keep, `#` before comments.
-            dialect: `GIT`, where a glob without a slash is looked for in all folders, or `DOCKER`, where it is not.
+            text: Its contents: one glob per line, `!` for files to keep, `#` for comments.
+            dialect: `GIT`, in which a glob without a slash matches in all folders, or `DOCKER`, in which it does not.
         """
         git = dialect == GIT
         rules = (_Rule.read(line, git) for line in text.removeprefix("\ufeff").splitlines())
@@ -75,7 +75,7 @@ class Globs:
             folder: Whether it is a folder.
         """
         out = False
-        # The folders that it is in, from the outermost, and then itself.
+        # Its parent folders, from the outermost, and then itself.
         for part in (*(parent for parent in reversed(path.parents) if parent.parts), path):
             for rule in self.rules:
                 may_match = part is not path or folder or not rule.folders_only
@@ -93,7 +93,7 @@ _TOKEN = re.compile(
 
 
 def _translated(glob: str, git: bool) -> Iterable[str]:
-    """A glob as a regular expression, piece by piece."""
+    """The parts of a regular expression for a glob."""
     for token in _TOKEN.finditer(glob):
         if token["deep"]:
             yield "(?:.*/)?" if token["deep"].endswith("/") else ".+"
@@ -108,7 +108,7 @@ def _translated(glob: str, git: bool) -> Iterable[str]:
             yield re.escape(token["plain"] or token["char"] or token[0])
 
 
-# Files of one machine, and generated files.
+# Files that belong to one machine, and generated files.
 _NOISE = """
 .git
 .hg
@@ -176,25 +176,25 @@ id_ed25519*
 *.keystore
 *.kdbx
 """
-# Files that no ignore file excludes: the Space needs them, and so does a pull of it.
+# Files that ignore files cannot exclude: the Space and a pull of it need them.
 _KEPT = frozenset({"openenv.yaml", "README.md", "pyproject.toml", ".dockerignore", ".gitignore"})
-# Virtual environments have any name.
+# Marks a virtual environment, which may have any name.
 _OF_VENVS = "pyvenv.cfg"
 
 
 class Tree:
-    """The files of a project that others get.
+    """The files of a project that are published.
 
     Args:
-        folder: The project's.
-        exclude: File with a glob a line of what else stays here.
-        kept: Files that no ignore file excludes, in addition to those that all Spaces need.
+        folder: Folder of the project.
+        exclude: File with globs of further files to leave out, one per line.
+        kept: Files that ignore files cannot exclude, in addition to those that all Spaces need.
 
     Raises:
         UsageError: A folder or an ignore file cannot be read.
 
     Attributes:
-        files: By their paths in it, with `/`, in order.
+        files: Files by their paths in the project, with `/`, in order.
         left_out: Excluded files that a user might expect, with the reasons.
     """
 
@@ -220,7 +220,7 @@ class Tree:
         self.files = dict(sorted(found.items()))
 
     def _enters(self, path: PurePosixPath) -> bool:
-        """Whether to look into a folder."""
+        """Whether to search a folder."""
         here = self._folder / path
         if here.is_symlink():
             self.left_out.append(f"{path}: a link to a folder")
@@ -228,7 +228,7 @@ class Tree:
         if self._noise.leaves_out(path, folder=True) or (here / _OF_VENVS).is_file():
             return False
         if self._holds_keys(path, folder=True):
-            self.left_out.append(f"{path}: keys are kept there")
+            self.left_out.append(f"{path}: contains keys")
             return False
         return not self._exclude.leaves_out(path, folder=True)
 
@@ -237,18 +237,18 @@ class Tree:
         if self._noise.leaves_out(path):
             return False
         if self._holds_keys(path):
-            self.left_out.append(f"{path}: it may hold keys")
+            self.left_out.append(f"{path}: may contain keys")
             return False
         if self._is_ignored(path):
             return False
         if here.is_symlink():
             try:
                 target = PurePosixPath(here.resolve(strict=True).relative_to(self._folder.resolve()).as_posix())
-            except (OSError, RuntimeError, ValueError):  # nothing there, a link to itself, elsewhere
-                self.left_out.append(f"{path}: a link that leads out of the project, or nowhere")
+            except (OSError, RuntimeError, ValueError):  # a broken link, a link to itself, a link out of the project
+                self.left_out.append(f"{path}: a broken link, or a link out of the project")
                 return False
             if self._noise.leaves_out(target) or self._holds_keys(target) or self._is_ignored(target):
-                self.left_out.append(f"{path}: a link to {target}, which stays here")
+                self.left_out.append(f"{path}: a link to {target}, which is not published")
                 return False
         return here.is_file()
 
@@ -268,18 +268,18 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class _Exclude:
-    """The file of `--exclude`: its globs are read as Git does, and as `hf upload` does, where `*` is any text."""
+    """The file of `--exclude`. Its globs match as in Git, or as in `hf upload`, where `*` also matches slashes."""
 
     globs: Globs
     lines: tuple[str, ...]
 
     @classmethod
     def read(cls, file: Path | None) -> Self:
-        """Reads the file; None excludes nothing."""
+        """Reads the file. With None, no file is excluded."""
         if file is None:
             return cls(Globs.read("", GIT), ())
         if not file.is_file():
-            raise UsageError(f"--exclude {file}: there is no such file; write a glob a line into it")
+            raise UsageError(f"--exclude {file}: the file does not exist; write one glob per line into it")
         text = _text(file)
         lines = [line.strip() for line in text.splitlines()]
         return cls(Globs.read(text, GIT), tuple(line for line in lines if line and line[0] not in "#!"))
@@ -290,7 +290,7 @@ class _Exclude:
 
 
 def _text(file: Path) -> str:
-    """The contents of an ignore file; "" if there is none."""
+    """The contents of an ignore file, or "" if there is none."""
     try:
         return file.read_text(encoding="utf-8-sig") if file.is_file() else ""
     except (OSError, UnicodeDecodeError) as error:
@@ -298,16 +298,18 @@ def _text(file: Path) -> str:
 
 
 def _outer(folder: Path) -> Iterator[tuple[PurePosixPath, Globs]]:
-    """The `.gitignore` of each folder above, within a repository of Git, and the way down from there."""
+    """The `.gitignore` of each parent folder in the Git repository, and the path from there to the folder."""
     above = list(folder.parents)
     depth = next((at for at, each in enumerate([folder, *above]) if (each / ".git").exists()), 0)
     for parent in above[:depth]:
         way = PurePosixPath(folder.relative_to(parent).as_posix())
         globs = Globs.read(_text(parent / ".gitignore"), GIT)
-        # A push of a folder that is ignored as a whole is intended.
+        # Ignore rules for the whole folder: its push is intended.
         if not globs.leaves_out(way, folder=True):
             yield way, globs
 
 
 def _refuse(error: OSError) -> None:
-    raise UsageError(f"{error.filename} cannot be read: {error.strerror}; make it readable, or move it elsewhere")
+    raise UsageError(
+        f"{error.filename} cannot be read: {error.strerror}; make it readable, or move it out of the project"
+    )

@@ -1,4 +1,4 @@
-"""Publish a project as Spaces: their files are prepared (the project is not changed), and uploaded."""
+"""Publish a project as Spaces: prepare their files (the project is not changed), and upload them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Stage:
     """The files of an upload.
 
     Attributes:
-        files: By their paths in the Space: files of the project, and contents of changed files.
-        notes: What a user should know about them.
-        replaced: Globs of files of the Space that they take the place of.
+        files: Files of the project, or contents of changed files, by their paths in the Space.
+        notes: Notes for the user.
+        replaced: Globs of files of the Space that they replace.
     """
 
     files: Mapping[str, Path | bytes]
@@ -47,29 +47,31 @@ class Stage:
 
         Args:
             project: The project.
-            request: How it is to be published.
+            request: Options of the push.
 
         Raises:
-            UsageError: There is no Dockerfile, the README's front matter is not valid, something cannot be read, or
-                no wheel can be made of the openenv that runs here.
+            UsageError: There is no Dockerfile, the README's front matter is invalid, a file cannot be read, or
+                no wheel of the running openenv can be built.
         """
         original = project.dockerfile
         if original is None:
             raise UsageError(
-                f"{project.folder} has no Dockerfile, by which a Space is built: write server/Dockerfile (a project "
+                f"{project.folder} has no Dockerfile, which a Space needs: write server/Dockerfile (a project "
                 "of `openenv init` has one)"
             )
         where = original.relative_to(project.folder).as_posix()
         tree = Tree(project.folder, request.exclude, frozenset({where}))
         files: dict[str, Path | bytes] = dict(tree.files)
-        notes = [f"stays here: {each}" for each in tree.left_out]
+        notes = [f"not published: {each}" for each in tree.left_out]
         files.pop(where, None)
         if modes := [path for path, source in tree.files.items() if source.stat().st_mode & 0o100]:
-            notes.append(f"executable here, but not in the Space, for the Hub keeps no modes: {', '.join(modes)}")
+            notes.append(
+                f"executable here, but not in the Space, since the Hub does not store modes: {', '.join(modes)}"
+            )
         dockerfile = _dockerfile(Dockerfile.read(original, where), files, request, notes)
         files["Dockerfile"] = dockerfile.text.encode()
         files["README.md"] = _readme(project, request.interface).encode()
-        # The newest would be installed, whichever was pushed last.
+        # Remove older wheels: the newest version would be installed, not the last one pushed.
         replaced = (OWN_WHEELS,) if _add_wheel(files, dockerfile, notes) else ()
         return cls(dict(sorted(files.items())), notes, replaced)
 
@@ -79,7 +81,7 @@ class Stage:
         return sum(len(each) if isinstance(each, bytes) else each.stat().st_size for each in self.files.values())
 
     def check_no_secrets(self, secrets: Collection[str]) -> None:
-        """Raises `UsageError` if a file has a secret in it, which others could read there, or cannot be read."""
+        """Raises `UsageError` if a file contains a secret, or cannot be read."""
         wanted = [secret.encode() for secret in secrets if len(secret) >= SHORTEST]
         for path, source in self.files.items():
             if isinstance(source, bytes):
@@ -93,21 +95,21 @@ class Stage:
                                 found = any(contents.find(each) >= 0 for each in wanted)
                 except (OSError, ValueError) as error:
                     raise UsageError(
-                        f"{source} cannot be read: {error}; make it readable, or name the file in .gitignore"
+                        f"{source} cannot be read: {error}; make it readable, or exclude it in .gitignore"
                     ) from None
             if found:
                 raise UsageError(
-                    f"{path} has your token or the value of a --secret in it, which others could read: take it out, "
-                    "or name the file in .gitignore"
+                    f"{path} contains your token or the value of a --secret, which others could read: remove it, "
+                    "or exclude the file in .gitignore"
                 )
 
 
 def _readme(project: Project, interface: bool) -> str:
-    """The README, with the missing keys that a Space needs in its front matter."""
+    """The README, completed with the keys of front matter that a Space needs."""
     name = project.manifest.name
     path = project.readme
     try:
-        # In bytes: its line ends stay.
+        # Read bytes, to keep the line ends.
         text = (
             path.read_bytes().decode() if path is not None else f"# {name}\n\n{project.manifest.description or ''}\n"
         )
@@ -117,7 +119,7 @@ def _readme(project: Project, interface: bool) -> str:
     sdk = front.values.get("sdk")
     if sdk not in {None, "docker"}:
         raise UsageError(
-            f"README.md says `sdk: {sdk}`, and the Space of an environment needs `sdk: docker`: correct it"
+            f"README.md has `sdk: {sdk}`, but the Space of an environment needs `sdk: docker`: correct it"
         )
     needed = {
         "title": name.replace("_", " ").replace("-", " ").capitalize(),
@@ -132,8 +134,8 @@ def _readme(project: Project, interface: bool) -> str:
 def _dockerfile(
     original: Dockerfile, files: Mapping[str, Any], request: SpaceRequest, notes: list[str]
 ) -> Dockerfile:
-    """As a Space needs it: in the root, from where it copies; on the base and with the web UI that are asked for;
-    open to all who may see the Space, unless a variable or a secret of it says its keys.
+    """The Dockerfile for a Space: in the root folder, with the base image and the web UI of the request, and without
+    API keys, unless a variable or a secret of the Space sets them.
     """
     found = original if request.base_image is None else original.with_base(request.base_image)
     folder = original.name.rpartition("/")[0]
@@ -143,7 +145,7 @@ def _dockerfile(
             if not source or "://" in source or _is_there(source, files):
                 continue
             if folder and _is_there(f"{folder}/{source}", files):
-                # In the first line of the instruction that has it.
+                # In the first line of the instruction with the source.
                 word = re.compile(rf'(?<![^\s"\[,]){re.escape(source)}(?![^\s",\]])')
                 named = posixpath.normpath(f"{folder}/{source}")
                 at = next((at for at in range(each.first - 1, each.last) if word.search(lines[at])), None)
@@ -151,19 +153,19 @@ def _dockerfile(
                     lines[at] = word.sub(named.replace("\\", r"\\"), lines[at], count=1)
             elif not re.search(r"[*?\[$]", source):
                 notes.append(
-                    f"{original.name}, line {each.first}: {source} is not among the files of the Space, so it "
-                    "cannot be built"
+                    f"{original.name}, line {each.first}: {source} is not among the files of the Space, so its "
+                    "build would fail"
                 )
     found = Dockerfile(found.name, tuple(lines))
     wanted = "true" if request.interface else "false"
     if _says(found, INTERFACE) != wanted:
         found = found.with_variable(INTERFACE, wanted)
-    # Without it, a server would make a new key at every start, and only the Space's log would show it.
+    # Otherwise the server would generate a key at each start, and only show it in the Space's log.
     return found if _says(found, KEYS) else found.with_variable(KEYS, "none")
 
 
 def _says(dockerfile: Dockerfile, variable: str) -> str | None:
-    """The value of a variable in the last stage of a Dockerfile, as after an earlier push."""
+    """The value of a variable in the last stage of a Dockerfile, for instance from an earlier push."""
     said = None
     for each in dockerfile.instructions():
         found = re.search(rf"\b{variable}[= ]\s*\"?([^\s\"]+)", each.text) if each.word == "ENV" else None
@@ -177,9 +179,11 @@ def _is_there(source: str, files: Mapping[str, Any]) -> bool:
 
 
 def _add_wheel(files: dict[str, Path | bytes], dockerfile: Dockerfile, notes: list[str]) -> bool:
-    """Adds the openenv that runs here, if the image could not get it from an index."""
+    """Adds a wheel of the running openenv, if the image could not install it from an index."""
     own = fnmatch.filter(files, OWN_WHEELS)
-    if own and _MARK not in _contents(files.get(".gitignore", b"")):  # it was not put there by a push
+    if own and _MARK not in _contents(
+        files.get(".gitignore", b"")
+    ):  # the wheel is the user's, not from an earlier push
         return False
     looked_for = any("wheels" in each.text for each in dockerfile.instructions())
     with tempfile.TemporaryDirectory(prefix="openenv-push-") as folder:
@@ -189,8 +193,8 @@ def _add_wheel(files: dict[str, Path | bytes], dockerfile: Dockerfile, notes: li
         for name in own:
             del files[name]
         files[f"wheels/{wheel.name}"] = wheel.read_bytes()
-    notes.append(f"this openenv did not come from an index: wheels/{wheel.name} goes with it")
-    # The Hub excludes the files of `.gitignore`, and the build of the Space those of `.dockerignore`.
+    notes.append(f"this openenv did not come from an index: adding wheels/{wheel.name}")
+    # The Hub excludes files of `.gitignore`, and the build of the Space excludes files of `.dockerignore`.
     for ignore, lines in (
         (".gitignore", "!/wheels/\n!/wheels/*.whl\n"),
         (".dockerignore", "!wheels\n!wheels/*.whl\n"),
@@ -210,7 +214,7 @@ def _contents(source: Path | bytes) -> bytes:
 
 Notify = Callable[[str], None]
 AT_ONCE = 4
-"""Most Spaces that are pushed to at one time."""
+"""Maximum of concurrent pushes."""
 _MESSAGE = "openenv push"
 
 
@@ -221,12 +225,12 @@ class Published:
     Attributes:
         name: Its name, with its owner.
         page: Its page on the Hub.
-        url: Where it is served, when it has been built.
-        created: Whether it was made.
-        changed: Whether it has other files than before.
-        commit: Its last commit; None if the push failed.
+        url: Its address after its build.
+        created: Whether the push created it.
+        changed: Whether its files have changed.
+        commit: Its last commit. None if the push failed.
         pull_request: Address of the pull request that was opened instead of a commit.
-        error: Why the push failed; None if it did not.
+        error: The error of a failed push.
     """
 
     name: SpaceName
@@ -249,29 +253,29 @@ def push(
     heard: Callable[[Published], None] | None = None,
     stage: Stage | None = None,
 ) -> list[Published]:
-    """Publishes a project as one Space, or as several that are the same. Blocks for as long as that takes.
+    """Publishes a project as one Space, or as several identical ones. Blocks until it is done.
 
     Each Space gets one commit: it has all files of a push, or none.
 
     Args:
         project: The project; it is not changed.
-        request: How it is to be published. Its `check` is for the caller to heed: nothing is checked here.
-        token: What the Hub knows the user by; None takes that of huggingface_hub.
-        patience: How long the Hub is waited for.
+        request: Options of the push. `check` is ignored here: the caller runs the checks.
+        token: The user's token for the Hub. None takes that of huggingface_hub.
+        patience: Timeouts and retries of requests.
         say: Called with progress lines.
-        heard: Hears of each Space when it is done, on another thread.
+        heard: Called with the result of each Space, on another thread.
         stage: The files of the upload, if the caller has them already.
 
     Returns:
-        What became of each, in the order of their numbers. What fails for one of several is in its `error`.
+        The result of each Space, in the order of their numbers. With several Spaces, `error` has a failure.
 
     Raises:
-        OpenEnvError: It failed before the first of them, or there was only one.
+        OpenEnvError: The push failed before the first Space, or there is only one Space.
     """
     say = say or (lambda _: None)
     variables = variables_of(project.manifest) | dict(request.variables)
     check_variables(variables, request.secrets)
-    SpaceName.of(request.repo_id or project.manifest.name)  # before anything is done
+    SpaceName.of(request.repo_id or project.manifest.name)  # fail before any request
     with Hub(token=token, patience=patience, say=say, secrets=request.secrets.values()) as hub:
         hub.check_public(variables)
         user = hub.user()
@@ -280,7 +284,7 @@ def push(
         stage = stage or Stage.of(project, request)
         stage.check_no_secrets([str(hub.token), *request.secrets.values()])
         secret = [name for name, value in variables.items() if secrets_of({name: value})]
-        notes = [f"everybody can read the variable {name} of the Space: is it a --secret?" for name in secret]
+        notes = [f"the variable {name} of the Space is public: use --secret if it is one" for name in secret]
         if request.interface and variables.get(INTERFACE, "true").lower() in {"false", "0", "no", "off"}:
             notes.append(f"the variable {INTERFACE} turns the web UI off again")
         for note in [*stage.notes, *notes]:
@@ -301,7 +305,7 @@ def push(
 
         came = call_on_threads([partial(push_to, Space(hub, name)) for name in names], AT_ONCE)
     for outcome in came:
-        # An error of openenv itself, or of the only Space.
+        # A bug of openenv, or the error of the only Space.
         error = outcome if isinstance(outcome, Exception) else outcome.error if len(came) == 1 else None
         if error is not None:
             raise error
@@ -309,20 +313,20 @@ def push(
 
 
 def names_of(project: Project, request: SpaceRequest, user: str) -> list[SpaceName]:
-    """The Spaces that are meant, in their order."""
+    """The names of the Spaces, in their order."""
     name = SpaceName.of(request.repo_id or project.manifest.name).with_owner(user)
     return [name] if request.count == 1 else [name.numbered(number) for number in range(1, request.count + 1)]
 
 
 def variables_of(manifest: Manifest) -> dict[str, str]:
-    """The public variables that a manifest gives its Spaces.
+    """The public variables in a manifest.
 
     Raises:
-        UsageError: They are no names with values.
+        UsageError: `variables` is not a mapping of names to values.
     """
     given = manifest.variables if manifest.variables is not None else {}
     if not isinstance(given, Mapping) or any(isinstance(value, (list, dict)) for value in given.values()):
-        raise UsageError(f"{manifest.path}: `variables` must have names and values, as `MODEL_ID: gpt2`")
+        raise UsageError(f"{manifest.path}: `variables` must have names and values, such as `MODEL_ID: gpt2`")
     return {
         str(name): str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in given.items()
@@ -333,22 +337,21 @@ def variables_of(manifest: Manifest) -> dict[str, str]:
 def _check_rights(user: HubUser, name: SpaceName) -> None:
     if not user.may_write:
         raise Forbidden(
-            f"the token of {user.name} may only read: `hf auth login` with one that may write, or correct HF_TOKEN"
+            f"the token of {user.name} is read-only: run `hf auth login` with one that has write access, or "
+            "correct HF_TOKEN"
         )
     if name.owner not in {user.name, *user.organizations}:
         raise Forbidden(
-            f"{name} is not of {user.name}, nor of an organization of {user.name}'s"
+            f"{name} belongs neither to {user.name} nor to an organization of {user.name}"
             f"{' (' + ', '.join(sorted(user.organizations)) + ')' if user.organizations else ''}: push to "
-            f"{user.name}/{name.name}, or `hf auth login` with an account that may push"
+            f"{user.name}/{name.name}, or run `hf auth login` with an account that may push"
         )
 
 
 def _push_one(space: Space, stage: Stage, request: SpaceRequest) -> Published:
     info = space.look()
     if request.create_pr and info is None:
-        raise UsageError(
-            f"there is no Space {space.name} to open a pull request at: leave out --create-pr to make it"
-        )
+        raise UsageError(f"there is no Space {space.name} for a pull request: leave out --create-pr to create it")
     if request.create_pr and request.private and info is not None and not info.private:
         raise UsageError(
             f"{space.name} is public, and a pull request changes files only: leave out --create-pr to make it "
@@ -378,15 +381,15 @@ def _push_one(space: Space, stage: Stage, request: SpaceRequest) -> Published:
 def _upload_error(error: OpenEnvError, space: Space, created: bool, create_pr: bool) -> OpenEnvError:
     """Adds the current state on the Hub to the error."""
     if create_pr:
-        there = f"look whether the pull request is there ({space.page}/discussions) before you run the command again"
+        there = f"check whether the pull request exists ({space.page}/discussions) before you run the command again"
     elif created:
-        there = f"{space.name} was made, and is empty"
+        there = f"{space.name} was created, and is empty"
     elif error.retryable:
-        there = f"a push is one commit, so {space.name} has all of it or, as before, nothing"
+        there = f"a push is one commit, so {space.name} has all of it or none"
     else:
-        there = f"{space.name} is as it was before"
+        there = f"{space.name} was not changed"
     if error.retryable and not create_pr:
-        there += ": the same command may be run again"
+        there += ": you can run the same command again"
     error.message = f"{error.message}; {there}"
     error.args = (error.message,)
     return error

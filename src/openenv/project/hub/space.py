@@ -17,7 +17,7 @@ from ..manifest import FILE_NAME
 from ..scaffold import whole_or_not_at_all
 from .client import Hub, Patience, call_on_thread, is_not_found
 
-# As huggingface_hub checks it, said in our words and before anything is asked for.
+# The rule of huggingface_hub, checked before any request and with our message.
 _PART = re.compile(r"(?!.*(?:--|\.\.))[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 _ADDRESS = re.compile(r"(?:https?://[^/]+/)?(?:spaces/)?(?P<name>[^?#]*?)(?:/(?:tree|blob)/.*)?/?(?:[?#].*)?")
 LONGEST = 96
@@ -36,27 +36,27 @@ class SpaceName(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Reads `name`, `owner/name`, or the address of a Space's page.
+        """Parses `name`, `owner/name`, or the address of a Space's page.
 
         Raises:
-            InvalidArgument: It is none of them.
+            InvalidArgument: It is not a valid name.
         """
         match = _ADDRESS.fullmatch(text.strip())
         owner, slash, name = match["name"].rpartition("/") if match else ("", "", "")
         faults = [part for part in ([owner] if slash else []) + [name] if not _PART.fullmatch(part)]
         if faults or name.endswith(".git") or len(f"{owner}/{name}") > LONGEST:
             raise InvalidArgument(
-                f"{text!r} is no name of a Space: write owner/name, of letters, digits, '-', '_' and '.', with "
-                f"'-' and '.' neither at an end nor twice in a row, and no longer than {LONGEST}"
+                f"{text!r} is not the name of a Space: write owner/name with letters, digits, '-', '_' and '.', "
+                f"without '-' or '.' at an end or twice in a row, and at most {LONGEST} characters"
             )
         return cls(owner, name)
 
     @classmethod
     def whole(cls, text: str) -> Self:
-        """Reads the name of a Space that is there, with its owner.
+        """Parses the full name of a Space, with its owner.
 
         Raises:
-            InvalidArgument: It is none.
+            InvalidArgument: It is not a full name.
         """
         name = cls.of(text)
         if not name.owner:
@@ -64,21 +64,21 @@ class SpaceName(NamedTuple):
         return name
 
     def with_owner(self, owner: str) -> Self:
-        """The same with an owner, if it has none."""
+        """A copy with an owner, if it has none."""
         return self if self.owner else self._replace(owner=owner)
 
     def numbered(self, number: int) -> Self:
-        """One of several: its number is at the end of its name."""
+        """The name of one of several Spaces, with its number at the end."""
         return type(self).of(str(self._replace(name=f"{self.name}-{number}")))
 
     @property
     def host(self) -> str:
-        """The first part of the name of the host that serves it."""
+        """The first label of the host name of its server."""
         return re.sub(r"[^a-z0-9]+", "-", f"{self.owner}-{self.name}".lower()).strip("-")
 
     @property
     def url(self) -> str:
-        """Where it is served."""
+        """Address of its server."""
         return f"https://{self.host}.{ClientSettings.read().hub_registry.removeprefix('registry.')}"
 
     def __str__(self) -> str:
@@ -90,21 +90,22 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceRequest:
-    """How a project is to be published.
+    """Options of a push.
 
     Attributes:
-        repo_id: Name of the Space, with or without its owner; None: as the manifest says, of the token's user.
-        base_image: Image to build on; None: the Dockerfile's own.
+        repo_id: Name of the Space, with or without its owner. By default the name in the manifest, and the token's
+            user.
+        base_image: Base image that replaces that of the Dockerfile.
         interface: Whether it has the web UI.
-        private: Whether others cannot see it. A Space that is public already is made private first.
+        private: Whether the Space is private. A public Space is made private before the upload.
         create_pr: Whether to open a pull request instead of changing the Space.
-        exclude: File with a glob a line of what is not uploaded.
+        exclude: File with globs of files to leave out, one per line.
         delete: Globs of files of the Space to delete in the same commit.
-        hardware: Its hardware; None leaves it as it is.
-        count: How many Spaces: name-1 to name-N if there are several.
-        variables: Public variables; they win over the `variables:` of the manifest.
-        secrets: Variables that cannot be read there.
-        check: Whether the project is checked first.
+        hardware: Hardware of the Space. None keeps the current one.
+        count: Number of Spaces: name-1 to name-N if there are several.
+        variables: Public variables. They override the `variables:` of the manifest.
+        secrets: Variables that cannot be read on the Hub.
+        check: Whether to check the project first.
     """
 
     repo_id: str | None = None
@@ -130,7 +131,7 @@ class SpaceRequest:
             )
 
     def as_library_arguments(self) -> dict[str, Any]:
-        """The settings of a Space in addition to its files, as `create_repo` and `duplicate_repo` take them."""
+        """The settings of a Space as arguments of `create_repo` and `duplicate_repo`."""
         arguments: dict[str, Any] = {"private": self.private or None, "space_hardware": self.hardware}
         for name, values in (("space_variables", self.variables), ("space_secrets", self.secrets)):
             arguments[name] = [{"key": key, "value": value} for key, value in values.items()] or None
@@ -141,7 +142,9 @@ def check_variables(variables: Mapping[str, str], secrets: Mapping[str, str]) ->
     """Raises `InvalidArgument` for invalid names, and for a name that is both a variable and a secret."""
     for name in (*variables, *secrets):
         if not _VARIABLE.fullmatch(name):
-            raise InvalidArgument(f"{name!r} is no name of a variable: write letters, digits and '_', as MODEL_ID")
+            raise InvalidArgument(
+                f"{name!r} is not the name of a variable: write letters, digits and '_', such as MODEL_ID"
+            )
     if both := sorted(variables.keys() & secrets.keys()):
         raise InvalidArgument(f"{', '.join(both)}: a variable cannot be public and secret: leave out one of the two")
 
@@ -153,7 +156,7 @@ class Space:
     """A Space and its operations. All calls block; errors are those of `Hub.ask`.
 
     Args:
-        hub: Where it is.
+        hub: The Hub.
         name: Its name, with its owner.
     """
 
@@ -167,7 +170,7 @@ class Space:
         return f"{self._hub.endpoint}/spaces/{self.name}"
 
     def look(self) -> Any | None:
-        """The Hub's facts about it (`SpaceInfo`); None: it does not exist, or is hidden from this token."""
+        """The Hub's information (`SpaceInfo`). None if it does not exist, or is hidden from this token."""
         try:
             return self._hub.ask(f"looking for {self.name}", lambda: self._hub.api.space_info(str(self.name)))
         except UsageError as error:
@@ -176,23 +179,23 @@ class Space:
             raise
 
     def check_is_environment(self, info: Any, replaces_all: bool) -> None:
-        """Raises `UsageError` for a Space that holds something else than an environment."""
+        """Raises `UsageError` if the Space exists and is not an environment."""
         if info.sdk not in {None, "docker"}:
             raise UsageError(
-                f"{self.name} exists and is a Space of sdk {info.sdk}, and environments need docker: push to another "
-                "name (--repo-id)"
+                f"{self.name} exists with sdk {info.sdk}, but environments need docker: push to "
+                "another name (--repo-id)"
             )
         files = {each.rfilename for each in info.siblings or ()}
         others = sorted(files - _OWN_FILES)
         if "openenv.yaml" not in files and others and not replaces_all:
             shown = others if len(others) <= 3 else [*others[:3], "..."]
             raise UsageError(
-                f"{self.name} exists and holds something else ({', '.join(shown)}; no openenv.yaml): push to another "
-                "name (--repo-id), or replace all of it with --delete '*'"
+                f"{self.name} exists and is not an environment ({', '.join(shown)}; no openenv.yaml): push to "
+                "another name (--repo-id), or replace all of it with --delete '*'"
             )
 
     def create(self, settings: SpaceRequest, origin: SpaceName | None = None) -> None:
-        """Makes it, empty or as a copy of another one."""
+        """Creates it, empty or as a copy of another Space."""
         api, name, arguments = self._hub.api, str(self.name), settings.as_library_arguments()
         if origin is None:
             what = f"creating {name}"
@@ -204,20 +207,20 @@ class Space:
             self._hub.ask(what, call)
         except OpenEnvError as error:
             if error.data.get("status") == 409:
-                if self.look() is not None:  # made by an attempt, and the answer was lost
+                if self.look() is not None:  # created by an attempt whose answer was lost
                     return
                 if origin is not None:
                     raise _taken(self.name) from None
                 raise Forbidden(
-                    f"{self.name} exists, and this token cannot see it: push to another name (--repo-id), or "
-                    "`hf auth login` with a token that can"
+                    f"{self.name} exists, but is hidden from this token: push to another name (--repo-id), or "
+                    "run `hf auth login` with another token"
                 ) from None
             if origin is not None and is_not_found(error):
                 raise UsageError(f"{error.message} ({origin}, or the account {self.name.owner})") from None
             raise with_hardware(error, settings.hardware) from None
 
     def change(self, settings: SpaceRequest, info: Any) -> None:
-        """Applies the settings to an existing Space; settings with the wanted value are not sent."""
+        """Applies the settings to an existing Space. Sends only those that differ."""
         hub, api, name = self._hub, self._hub.api, str(self.name)
         if settings.private and not info.private:
             hub.ask(f"making {name} private", lambda: api.update_repo_settings(name, private=True, repo_type="space"))
@@ -243,13 +246,13 @@ class Space:
         """Uploads files: all of them, or none.
 
         Args:
-            files: By their paths there.
-            delete: Globs of files there that are deleted with it, unless they are among those.
-            message: Of the commit.
-            create_pr: Whether it is a pull request.
+            files: Files by their paths in the Space.
+            delete: Globs of files of the Space to delete in the same commit, except for `files`.
+            message: Message of the commit.
+            create_pr: Whether to open a pull request instead.
 
         Returns:
-            The library's `CommitInfo`; its `oid` is the last commit where nothing was to be changed.
+            The library's `CommitInfo`; its `oid` is the last commit if there are no changes.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
         from huggingface_hub.utils import filter_repo_objects
@@ -272,7 +275,7 @@ class Space:
 
 
 def with_hardware(error: OpenEnvError, hardware: str | None) -> OpenEnvError:
-    """The error, with the names of hardware where it could be about that."""
+    """The error, with names of hardware appended if the hardware may be its cause."""
     if hardware is None or error.data.get("status") not in {400, 404, 422}:
         return error
     from huggingface_hub import SpaceHardware
@@ -282,7 +285,7 @@ def with_hardware(error: OpenEnvError, hardware: str | None) -> OpenEnvError:
         return error
     near = difflib.get_close_matches(hardware, known, n=3) or known[:6]
     return UsageError(
-        f"{error.message}; {hardware!r} may be no hardware of the Hub: --hardware {', '.join(near)}, ..."
+        f"{error.message}; {hardware!r} may not be hardware of the Hub: use --hardware {', '.join(near)}, ..."
     )
 
 
@@ -293,7 +296,7 @@ class Forked:
     Attributes:
         name: Its name, with its owner.
         page: Its page on the Hub.
-        url: Where it is served, when it has been built.
+        url: Address of its server after its build.
         notes: Notes for the user.
     """
 
@@ -315,17 +318,17 @@ def fork(
     patience: Patience | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Forked:
-    """Copies a Space on the Hub, with its history. Blocks for as long as that takes.
+    """Copies a Space on the Hub, with its history. Blocks until it is done.
 
     Args:
         source: The Space: `owner/name`, or the address of its page.
-        target: Name of the copy, with or without an owner; None: that of the source, of the token's user.
-        private: Whether others cannot see the copy.
-        hardware: Its hardware; None: the Hub's default.
+        target: Name of the copy, with or without an owner. By default the name of the source, and the token's user.
+        private: Whether the copy is private.
+        hardware: Hardware of the copy. None for the Hub's default.
         variables: Public variables of the copy.
-        secrets: Variables that cannot be read there. Those of the source are not copied.
-        token: The user's token for the Hub; None takes that of huggingface_hub.
-        patience: How long the Hub is waited for.
+        secrets: Variables that cannot be read on the Hub. Secrets of the source are not copied.
+        token: The user's token for the Hub. None takes that of huggingface_hub.
+        patience: Timeouts and retries of requests.
         say: Called with progress lines.
 
     Raises:
@@ -342,39 +345,39 @@ def fork(
 def _fork(hub: Hub, origin: SpaceName, wanted: SpaceName, settings: SpaceRequest) -> Forked:
     user = hub.user()
     if not user.may_write:
-        raise Forbidden(f"the token of {user.name} may only read: `hf auth login` with one that may write")
+        raise Forbidden(f"the token of {user.name} is read-only: run `hf auth login` with one that has write access")
     name = wanted.with_owner(user.name)
     if name == origin:
-        raise UsageError(f"{origin} is the Space itself: name the copy with --repo-id")
+        raise UsageError(f"the copy would have the name of the Space, {origin}: set another one with --repo-id")
     info = Space(hub, origin).look()
     if info is None:
         raise UsageError(
-            f"there is no Space {origin}, or it is hidden from this token: correct the name, or `hf auth login`"
+            f"there is no Space {origin}, or it is hidden from this token: correct the name, or run `hf auth login`"
         )
     copy = Space(hub, name)
     if copy.look() is not None:
         raise _taken(name)
     copy.create(settings, origin)
-    notes = ["secrets of the original are not copied: give those that it needs with --secret"]
+    notes = ["secrets of the original are not copied: set those that the copy needs with --secret"]
     files = {each.rfilename for each in info.siblings or ()}
     if files and "openenv.yaml" not in files:
-        notes.append("it has no openenv.yaml, so it may be no environment")
+        notes.append("it has no openenv.yaml, so it may not be an environment")
     return Forked(name, copy.page, name.url, notes)
 
 
 def _taken(name: SpaceName) -> UsageError:
-    return UsageError(f"{name} exists already: name the copy with --repo-id, or delete that Space on its page")
+    return UsageError(f"{name} exists already: set another name with --repo-id, or delete that Space on its page")
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """A project that was fetched.
+    """A downloaded project.
 
     Attributes:
         name: The Space.
-        folder: Where it is now.
-        commit: Which commit it is.
-        files: How many files it has.
+        folder: Its folder.
+        commit: The downloaded commit.
+        files: Number of its files.
     """
 
     name: SpaceName
@@ -392,48 +395,46 @@ def pull(
     patience: Patience | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Pulled:
-    """Fetches the files of a Space. Nothing of them is executed. Blocks for as long as that takes.
+    """Downloads the files of a Space. Executes none of them. Blocks until it is done.
 
     Args:
         source: The Space: `owner/name`, or the address of its page.
-        folder: Where to, which must not exist or be empty; None: a folder here, named as the Space, in the way in
-            which a package can be named.
-        revision: A branch, a tag or a commit; None: the newest.
-        token: The user's token for the Hub; None takes that of huggingface_hub. A public Space needs none.
-        patience: How long the Hub is waited for.
+        folder: Target folder, which must be empty or not exist. None for a folder here with the name of the Space,
+            as a valid name of a package.
+        revision: A branch, a tag or a commit. None for the newest commit.
+        token: The user's token for the Hub. None takes that of huggingface_hub. A public Space needs none.
+        patience: Timeouts and retries of requests.
         say: Called with progress lines.
 
     Returns:
-        The downloaded Space. After an error or an interruption, there is no folder.
+        The downloaded project. After an error or an interruption, the folder does not exist.
 
     Raises:
-        OpenEnvError: There is no such Space, or it is no environment; the folder exists; the Hub cannot be reached.
+        OpenEnvError: The Space does not exist or is not an environment, the folder exists, or the request failed.
     """
     name = SpaceName.whole(source)
     package = "".join(letter if letter.isalnum() else "_" for letter in name.name)
     folder = (folder or Path(package if package.isidentifier() else f"env_{package}")).absolute()
     is_empty = folder.is_dir() and not any(folder.iterdir())
     if not is_empty and (folder.exists() or folder.is_symlink()):
-        raise UsageError(f"{folder} exists already: name another folder with --output-dir, or move it away")
+        raise UsageError(f"{folder} exists already: set another folder with --output-dir, or move it away")
     with Hub(token=token, patience=patience, say=say) as hub:
         what = f"fetching {name}"
         info: Any = call_on_thread(lambda: hub.ask(what, lambda: hub.api.space_info(str(name), revision=revision)))
         if FILE_NAME not in {each.rfilename for each in info.siblings or ()}:
-            raise UsageError(
-                f"{name} is no environment, for it has no {FILE_NAME}: is it another Space that you mean?"
-            )
+            raise UsageError(f"{name} is not an environment, since it has no {FILE_NAME}: check the name")
         try:
             with whole_or_not_at_all(folder) as part:
                 call = partial(
                     hub.api.snapshot_download, str(name), repo_type="space", revision=info.sha, local_dir=part
                 )
                 call_on_thread(lambda: hub.ask(what, call))
-                shutil.rmtree(part / ".cache", ignore_errors=True)  # notes of the library
+                shutil.rmtree(part / ".cache", ignore_errors=True)  # metadata of the library
                 count = sum(path.is_file() for path in part.rglob("*"))
         except OpenEnvError:
             raise
         except OSError as error:
             raise UsageError(
-                f"{folder} cannot be written to: {error.strerror}; name another with --output-dir"
+                f"{folder} cannot be written to: {error.strerror}; set another folder with --output-dir"
             ) from None
         return Pulled(name, folder, str(info.sha), count)

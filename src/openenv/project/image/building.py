@@ -24,7 +24,7 @@ from .wheel import NAME, from_index, own_wheel
 
 IGNORE_FILE = ".dockerignore"
 WHEELS = "wheels"
-# For folders without one: files that no image needs, and files that must not get into one.
+# Default for folders without one: files that images do not need, and files that must not be in one.
 _IGNORED = (".git", ".venv", "venv", ".env", "**/__pycache__", "**/*.pyc", "**/.*_cache")
 
 
@@ -34,7 +34,7 @@ class Context:
 
     Attributes:
         folder: The folder of the files.
-        files: Names of the sent files, in their order: all except those of `.dockerignore`.
+        files: Names of the sent files in their order, without those that `.dockerignore` excludes.
         added: Files that are sent in addition or instead, by name.
     """
 
@@ -51,12 +51,14 @@ class Context:
             added: Files that are sent in addition, by name.
 
         Raises:
-            UsageError: It, or its `.dockerignore`, cannot be read.
+            UsageError: The folder or its `.dockerignore` cannot be read.
         """
         from docker.utils.build import exclude_paths
 
         if not folder.is_dir():
-            raise UsageError(f"there is no folder {folder}: name what the Dockerfile copies from with --context")
+            raise UsageError(
+                f"there is no folder {folder}: set the folder that the Dockerfile copies from with --context"
+            )
         try:
             patterns = list(_IGNORED)
             if (folder / IGNORE_FILE).is_file():
@@ -65,17 +67,17 @@ class Context:
             found = exclude_paths(str(folder), patterns)
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(
-                f"{folder} cannot be read: {error}; name in {IGNORE_FILE} what the image needs not"
+                f"{folder} cannot be read: {error}; exclude it in {IGNORE_FILE} if the image does not need it"
             ) from None
         return cls(folder, tuple(sorted(found)), dict(added))
 
     @property
     def wheels(self) -> list[str]:
-        """Names of the wheels among them that are in the folder for wheels."""
+        """Names of the wheels in the folder for wheels."""
         return [name for name in self.files if name.startswith(f"{WHEELS}/") and name.endswith(".whl")]
 
     def sizes(self) -> Counter[str]:
-        """Bytes by the entries directly in the folder."""
+        """Bytes of each entry at the top of the folder."""
         sizes: Counter[str] = Counter()
         for name in self.files:
             path = self.folder / name
@@ -86,7 +88,7 @@ class Context:
         return sizes
 
     def write(self, file: IO[bytes]) -> None:
-        """Writes all of it as a tar file, with fixed owners.
+        """Writes the context as a tar file, with fixed owners.
 
         Raises:
             UsageError: A file cannot be read.
@@ -99,7 +101,7 @@ class Context:
                 try:
                     entry: Any = archive.gettarinfo(path, arcname=name)
                     if entry is None or not (entry.isfile() or entry.isdir() or entry.issym() or entry.islnk()):
-                        continue  # a socket or a device, which no image can have of here
+                        continue  # a socket or a device, which cannot be copied into an image
                     entry.uid = entry.gid = 0
                     entry.uname = entry.gname = ""
                     entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
@@ -108,7 +110,7 @@ class Context:
                         archive.addfile(entry, source)
                 except OSError as error:
                     raise UsageError(
-                        f"{path} cannot be read: {error.strerror}; name it in {IGNORE_FILE}, or make it readable"
+                        f"{path} cannot be read: {error.strerror}; exclude it in {IGNORE_FILE}, or make it readable"
                     ) from None
             for name, contents in self.added.items():
                 entry = tarfile.TarInfo(name)
@@ -118,37 +120,37 @@ class Context:
 
 BuildCallback = Callable[[BuildProgress | str], object]
 OUTSIDE = ".openenv.Dockerfile"
-"""The name in the context of a Dockerfile from another folder."""
-# In so many folders above a project, one is looked for that its Dockerfile could copy from.
+"""Name in the context for a Dockerfile from another folder."""
+# Number of folders above a project that are searched for the files that its Dockerfile copies.
 ABOVE = 3
-# A context of more bytes is worth a word.
+# Bytes of a context above which a warning names its largest entry.
 LARGE = 100_000_000
-# Characters of an error's line for an instruction.
+# Maximum of characters quoted from an instruction in an error.
 SHOWN = 100
-# Hints, by text in the engine's message.
+# Hints, by fragments of the engine's message.
 _HINTS = (
     (
         ("no such file or directory", "file not found in build context", "forbidden path"),
-        "; it copies from {context}: --context takes another folder",
+        "; it copies from {context}: set another folder with --context",
     ),
-    (("no space left on device",), "; make room: docker system prune"),
+    (("no space left on device",), "; free disk space: docker system prune"),
     (("requires buildkit", "buildkit is enabled"), "; leave it out, or build with `docker buildx build`"),
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRequest:
-    """How an image is to be built.
+    """Options of a build.
 
     Attributes:
-        tags: Its names; none: that of the project.
-        context: The folder that the Dockerfile copies from; None: the project's.
-        dockerfile: The Dockerfile; None: that of the context, or of the project.
-        base_image: The base image, instead of that of the Dockerfile.
-        cache: Whether steps that were executed by an earlier build may be taken from there.
-        arguments: The Dockerfile's arguments (ARG).
-        platform: As in `linux/amd64`; None: the engine's.
-        variables: Environment variables that the image has in addition to the Dockerfile's.
+        tags: Names of the image. If empty, it gets the name of the project.
+        context: The folder that the Dockerfile copies from. None for the project's folder.
+        dockerfile: The Dockerfile. None for that of the context, or of the project.
+        base_image: Base image that replaces that of the Dockerfile.
+        cache: Whether to reuse the steps of earlier builds.
+        arguments: Build arguments of the Dockerfile (ARG).
+        platform: Platform such as `linux/amd64`. None for that of the engine.
+        variables: Environment variables that are added to those of the Dockerfile.
     """
 
     tags: Sequence[str] = ()
@@ -166,13 +168,13 @@ class Built:
     """An image.
 
     Attributes:
-        id: The engine's name of it.
-        names: The others, with their tags.
-        size: Its bytes, with those of its base.
-        seconds: How long it took.
+        id: Its id at the engine.
+        names: Its names, with tags.
+        size: Size in bytes, including its base.
+        seconds: Duration of the build, in seconds.
         steps: The executed steps, in order.
         base: The base image, as its Dockerfile names it.
-        wheel: The wheel of openenv that it was given, by its name; None: it has that of an index, or of the project.
+        wheel: Name of the added wheel of openenv. None if openenv comes from an index or from the project.
         warnings: Warnings for the user.
     """
 
@@ -187,23 +189,23 @@ class Built:
 
     @property
     def executed(self) -> int:
-        """How many steps were not there from an earlier build; of FROM and ARG, engines do not say it."""
+        """Number of steps that were not cached, without FROM and ARG, for which engines do not report it."""
         return sum(not step.cached and not step.text.upper().startswith(("FROM ", "ARG ")) for step in self.steps)
 
 
 def build(project: Project, request: BuildRequest, report: BuildCallback = lambda _: None) -> Built:
-    """Builds the image of a project. Interrupted, it ends the build at the engine, too.
+    """Builds the image of a project. An interruption also ends the build at the engine.
 
     Args:
         project: The project.
-        request: How.
+        request: Options of the build.
         report: Called with progress and each step.
 
     Raises:
-        UsageError: The request is odd, or the Dockerfile fails: the message says in which line, and has the end of
-            what it wrote.
+        UsageError: The request is invalid, or the Dockerfile fails. The message has the line, and the end of its
+            output.
         MissingExtra: The Docker SDK is not installed.
-        ProviderFailed: There is no engine, or it cannot build at the moment.
+        ProviderFailed: No engine answers, or the engine cannot build at the moment.
     """
     order = _Build(project, request)
     with contextlib.closing(docker_client()) as engine:
@@ -219,7 +221,7 @@ class _Build:
         self._folder = (request.context or project.folder).resolve()
         path = _dockerfile(project, request, self._folder)
         if request.context is None:
-            # The project's folder; for older trees a folder near it with the files that the Dockerfile copies.
+            # The project's folder, or for older trees a folder above it with the files that the Dockerfile copies.
             sources = [source.lstrip("/") for source in Dockerfile.read(path).sources()]
             near = (project.folder, path.parent.resolve(), *project.folder.parents[:ABOVE])
             fitting = (each for each in near if all((each / source).exists() for source in sources))
@@ -229,7 +231,7 @@ class _Build:
         dockerfile = Dockerfile.read(path, self._place if inside else str(path))
         if request.base_image is not None:
             if BASE in request.arguments:
-                raise UsageError(f"the base is given twice: leave out --base-image or --build-arg {BASE}")
+                raise UsageError(f"the base image is given twice: leave out --base-image or --build-arg {BASE}")
             dockerfile = dockerfile.with_base(request.base_image)
         for name, value in request.variables.items():
             dockerfile = dockerfile.with_variable(name, value)
@@ -261,7 +263,7 @@ class _Build:
         """Writes the context for the engine; returns the name of the wheel that was added."""
         context = Context.of(self._folder, {self._place: self._dockerfile.text.encode()})
         added = dict(context.added)
-        if self._place == OUTSIDE:  # the engine takes it away before anything is copied
+        if self._place == OUTSIDE:  # the engine removes it before the first COPY
             ignores = self._folder / IGNORE_FILE
             before = ignores.read_bytes() if ignores.is_file() else b""
             added[IGNORE_FILE] = before + f"\n{OUTSIDE}\n{IGNORE_FILE}\n".encode()
@@ -271,14 +273,14 @@ class _Build:
         for argument, value in self._request.arguments.items():
             if secrets_of({argument: value}):
                 self._warnings.append(
-                    f"the build argument {argument} looks like a secret: who has the layers of the build can read it"
+                    f"the build argument {argument} looks like a secret: it can be read in the layers of the build"
                 )
         sizes = context.sizes()
         if sizes.total() > LARGE:
             name, size = sizes.most_common(1)[0]
             self._warnings.append(
-                f"{sizes.total() / 1e6:.0f} MB are sent to the engine, {size / 1e6:.0f} MB of them are {name}: "
-                f"name in {IGNORE_FILE} what the image needs not"
+                f"the context has {sizes.total() / 1e6:.0f} MB, of which {name} has {size / 1e6:.0f} MB: exclude "
+                f"files that the image does not need in {IGNORE_FILE}"
             )
         for warning in self._warnings:
             report(f"warning: {warning}")
@@ -291,15 +293,15 @@ class _Build:
         if WHEELS not in self._dockerfile.text:
             if not from_index():
                 self._warnings.append(
-                    f"{self._dockerfile.name} does not use the folder {WHEELS}/: the image has the {NAME} that its "
-                    "packages ask for, and not the one that runs here, which is not from a package index"
+                    f"{self._dockerfile.name} does not use the folder {WHEELS}/: the image installs {NAME} from an "
+                    "index, not the one that runs here, which did not come from an index"
                 )
             return None
         with tempfile.TemporaryDirectory(prefix="openenv-wheel-") as folder:
             wheel = own_wheel(Path(folder))
             if wheel is None:
                 return None
-            report(f"{wheel.name} of the {NAME} that runs here goes into the image: it is not from a package index")
+            report(f"adding {wheel.name} of the {NAME} that runs here, which did not come from a package index")
             added[f"{WHEELS}/{wheel.name}"] = wheel.read_bytes()
             return wheel.name
 
@@ -328,14 +330,14 @@ class _Build:
                 for event in events:
                     for shown in steps.note(event):
                         report(shown)
-            except APIError as error:  # such as a Dockerfile that the engine refuses from the beginning
+            except APIError as error:  # such as an invalid Dockerfile
                 if not error.is_client_error():
                     raise
                 steps.note({"error": str(error.explanation or error)})
         if steps.failure is not None:
             raise self._failed(steps.failure, steps.total)
         if steps.image is None:
-            raise ProviderBusy("the build failed: the engine ended it, and says nothing; try it again")
+            raise ProviderBusy("the build failed: the engine ended it without a message; try it again")
         for shown in steps.finish():
             report(shown)
         return steps
@@ -348,12 +350,12 @@ class _Build:
             reason = f"step {failure.step} of {total} (`{text}`) failed: {reason}"
         said, hint = failure.reason.lower(), ""
         if failure.text.upper().startswith("FROM "):
-            hint = "; --base-image takes another"
+            hint = "; set another base image with --base-image"
         elif not failure.text.upper().startswith("RUN "):
             hint = next((hint for words, hint in _HINTS if any(word in said for word in words)), "")
         message = f"{where}: {reason}{hint.format(context=self._folder)}"
         if failure.log:
-            message += "; its last lines:\n" + "\n".join(f"  {line}" for line in failure.log)
+            message += "; the end of its output:\n" + "\n".join(f"  {line}" for line in failure.log)
         facts = {"dockerfile": self._dockerfile.name, "line": failure.line, "step": failure.step}
         return UsageError(message, data={**facts, "log": list(failure.log)})
 
@@ -366,7 +368,7 @@ def _dockerfile(project: Project, request: BuildRequest, folder: Path) -> Path:
     found = in_context if request.context is not None and in_context.is_file() else project.dockerfile
     if found is None:
         raise UsageError(
-            f"{project.folder} has no server/Dockerfile and no Dockerfile: name one with --dockerfile, or take that "
+            f"{project.folder} has no server/Dockerfile and no Dockerfile: set one with --dockerfile, or copy that "
             "of a new project (`openenv init NAME`)"
         )
     return found

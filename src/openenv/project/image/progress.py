@@ -17,11 +17,11 @@ from ..dockerfile import Dockerfile
 
 @contextmanager
 def engine_stream(api: Any, call: Callable[[], Any]) -> Iterator[Iterator[Mapping[str, Any]]]:
-    """The messages of the engine, in their order. Leaving the block early cancels the request.
+    """The messages of the engine in order. Leaving the block early cancels the request.
 
     Args:
         api: The SDK's API client.
-        call: Asks the engine, and returns the SDK's iterator of its answer.
+        call: Sends the request, and returns the SDK's iterator of the answer.
     """
     answers: list[Any] = []
 
@@ -30,43 +30,43 @@ def engine_stream(api: Any, call: Callable[[], Any]) -> Iterator[Iterator[Mappin
 
     api.hooks["response"].append(keep)
     try:
-        # Nothing bounds the time between two events.
+        # The time between two events has no limit.
         limit, api.timeout = api.timeout, None
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of a store of credentials that is not there: it fails then
+                warnings.simplefilter("ignore")  # about a missing store of credentials: the call then fails anyway
                 events = iter(call())
             yield events
         finally:
             api.timeout = limit
     finally:
         api.hooks["response"].remove(keep)
-        # The SDK's iterators leave the connection open, and the engine at work.
+        # The SDK's iterators leave the connection open, so that the engine continues.
         for answer in answers:
             answer.close()
 
 
 TAIL_LINES = 20
-"""How much of a step's output an error shows."""
-# Docker's words, and podman's.
+"""Lines of a step's output in an error."""
+# Messages of Docker and of podman.
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?step (\d+)/(\d+) ?: ?(.*)", re.IGNORECASE)
 _CACHED = re.compile(r" ?--+> Using cache")
 _BUILT = re.compile(r"Successfully built (\S+)")
 _NOISE = re.compile(r" ?--+> |[0-9a-f]{64}$|Removing intermediate container|Successfully (built|tagged)")
-# Colours, and control sequences that move a cursor.
+# Control sequences for colours and for the cursor.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 @dataclass(slots=True)
 class BuildStep:
-    """One instruction that is executed.
+    """One instruction of a build.
 
     Attributes:
-        number: Which one, from 1.
+        number: Its number, from 1.
         text: The instruction.
-        line: Its line in the Dockerfile, if that is known.
-        cached: Whether it was there from an earlier build.
-        seconds: How long it took; None while it does.
+        line: Its line in the Dockerfile, if known.
+        cached: Whether the result is that of an earlier build.
+        seconds: Duration in seconds. None while it runs.
     """
 
     number: int
@@ -79,13 +79,13 @@ class BuildStep:
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """How far a build has come.
+    """Progress of a build.
 
     Attributes:
-        step: The instruction that is executed.
-        total: How many there are.
-        line: The latest output; "" when the step begins or ends.
-        running: Whether it is known to be executed, and not to be there from an earlier build.
+        step: The current instruction.
+        total: Number of instructions.
+        line: The latest line of output; "" when the step begins or ends.
+        running: Whether it is known that the instruction is executed, not cached.
         ended: Whether the step has just ended.
     """
 
@@ -98,13 +98,13 @@ class BuildProgress:
 
 @dataclass(frozen=True, slots=True)
 class BuildFailure:
-    """Why there is no image.
+    """The failure of a build.
 
     Attributes:
-        reason: In one line.
-        step: At which instruction; 0: before the first one.
+        reason: The reason, in one line.
+        step: Number of the failed instruction. 0 if the first one was not reached.
         text: The instruction.
-        line: Its line in the Dockerfile, if that is known.
+        line: Its line in the Dockerfile, if known.
         log: The end of its output.
     """
 
@@ -120,13 +120,13 @@ class BuildSteps:
 
     Args:
         dockerfile: The Dockerfile of the build.
-        secrets: Texts that are masked.
+        secrets: Strings to mask.
 
     Attributes:
-        all: All steps so far, in their order.
-        total: How many there are.
-        image: The id of the image, as soon as there is one.
-        failure: Why there is no image.
+        all: All steps so far, in order.
+        total: Number of instructions.
+        image: Id of the image, once it exists.
+        failure: The failure of the build, if it failed.
         warnings: The warnings of the engine.
     """
 
@@ -149,14 +149,14 @@ class BuildSteps:
         if "aux" in event:
             self.image = (event["aux"] or {}).get("ID") or self.image
             return []
-        if "status" in event:  # a base that is pulled
+        if "status" in event:  # the pull of a base image
             line = f"{event['id']}: {event['status']}" if event.get("id") else str(event["status"])
-            # How many bytes are fetched comes too often to be kept.
+            # Reports of fetched bytes are too frequent to keep.
             return self._shown(["" if event.get("progressDetail") else line])
         return [shown for line in str(event.get("stream", "")).splitlines() for shown in self._line(line)]
 
     def finish(self) -> list[BuildProgress]:
-        """The step that is executed has ended."""
+        """Ends the current step."""
         if not self.all or self.all[-1].seconds is not None:
             return []
         step = self.all[-1]
@@ -170,7 +170,7 @@ class BuildSteps:
             ended = self.finish()
             self.total = int(found[2])
             text = " ".join(found[3].split())
-            # The next instruction of that kind: some engines count each stage anew, or leave out an ARG.
+            # Search for the next instruction of that kind: some engines count each stage from 1, or leave out an ARG.
             word, place = text.partition(" ")[0].upper(), None
             for at in range(self._next, len(self._instructions)):
                 if self._instructions[at].word == word:
@@ -220,14 +220,14 @@ _PRESENT = ("Layer already exists", "Mounted from")
 
 @dataclass(frozen=True, slots=True)
 class PushProgress:
-    """How far the pushing of an image has come.
+    """Progress of a push.
 
     Attributes:
-        layers: How many layers it has, as far as that is known.
-        done: How many of them are at the registry.
-        there: How many of those were there before.
-        sent: Bytes that were sent.
-        total: How many there will be, as far as that is known.
+        layers: Number of layers, as far as known.
+        done: Number of layers at the registry.
+        there: Number of those that the registry already had.
+        sent: Number of sent bytes.
+        total: Number of bytes to send, as far as known.
     """
 
     layers: int = 0
@@ -246,11 +246,11 @@ class _PushedLayer:
 
 
 class ImageUpload:
-    """The pushing of one image.
+    """The push of one image.
 
     Attributes:
-        digest: Of the image, as soon as it is there.
-        failure: Why it cannot be.
+        digest: Digest of the image, once the registry has it.
+        failure: The registry's error, if the push failed.
     """
 
     def __init__(self) -> None:
@@ -259,7 +259,7 @@ class ImageUpload:
         self._layers: dict[str, _PushedLayer] = {}
 
     def note(self, event: Mapping[str, Any]) -> None:
-        """Takes one thing that the engine said."""
+        """Handles one message of the engine."""
         if "error" in event or "message" in event:
             self.failure = str(event.get("error") or event["message"])
             return
@@ -280,7 +280,7 @@ class ImageUpload:
 
     @property
     def progress(self) -> PushProgress:
-        """How far it is."""
+        """The current progress."""
         layers = self._layers.values()
         return PushProgress(
             layers=len(layers),

@@ -22,11 +22,11 @@ _NAME = re.compile(rf"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?{_PART}(?:/{_PART})*(?::(?
 
 
 def image_word(name: str) -> str:
-    """A name of a project, as images may be called."""
+    """The name of a project as a valid name of an image."""
     word = re.sub(r"[^a-z0-9_.-]+", "-", name.lower())
     word = re.sub(r"[-._]*-[-._]*|\.[._]+|_[.]+|_{3,}", "-", word).strip("-._")
     if not word:
-        raise UsageError(f"`name: {name}` of openenv.yaml gives no image a name: name the image with --tag")
+        raise UsageError(f"`name: {name}` of openenv.yaml cannot be the name of an image: set one with --tag")
     return word
 
 
@@ -36,14 +36,14 @@ def local_name(project: Project) -> str:
 
 
 def image_name(text: str) -> str:
-    """A given name of an image, with its tag.
+    """A valid name of an image, with a tag.
 
     Raises:
-        UsageError: No image can be called that.
+        UsageError: It cannot be the name of an image.
     """
     if not _fits(text):
-        hint = f"write {text.lower()}" if _fits(text.lower()) else "NAME[:TAG] in small letters, as my-env:1.0"
-        raise UsageError(f"no image can be called {text!r}: {hint}")
+        hint = f"write {text.lower()}" if _fits(text.lower()) else "write NAME[:TAG] in lowercase, such as my-env:1.0"
+        raise UsageError(f"{text!r} is not a valid image name: {hint}")
     return text if ":" in text.rpartition("/")[2] else f"{text}:latest"
 
 
@@ -63,32 +63,32 @@ _REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+(?:(?:[._
 _HOME = "docker.io"
 
 
-# Hints, by text in the messages of registries and engines, with HOST and REPOSITORY in place of the names.
+# Hints, by fragments of the messages of registries and engines. HOST and REPOSITORY are placeholders.
 _HINTS: tuple[tuple[tuple[str, ...], str, type[ProviderFailed]], ...] = (
     (("credentials store", "docker-credential-"), "then push again", LaunchFailed),
     (
         ("unauthorized", "authentication required", "no basic auth", "denied", "incorrect username", "forbidden"),
-        "log in with `docker login HOST`, with an account that may push to REPOSITORY",
+        "run `docker login HOST` with an account that may push to REPOSITORY",
         LaunchFailed,
     ),
     (
         ("http response to https",),
-        "it speaks plain HTTP: name HOST in insecure-registries of the engine's daemon.json, and restart the engine",
+        "it uses plain HTTP: add HOST to insecure-registries in the engine's daemon.json, and restart the engine",
         LaunchFailed,
     ),
     (
         ("x509", "certificate", "tls:"),
-        "give the engine its certificate: /etc/docker/certs.d/HOST/ca.crt",
+        "install its certificate for the engine: /etc/docker/certs.d/HOST/ca.crt",
         LaunchFailed,
     ),
-    (("toomanyrequests", "too many requests"), "try it later", ProviderBusy),
+    (("toomanyrequests", "too many requests"), "try again later", ProviderBusy),
     (
         ("refused", "no such host", "no route", "unreachable", "timeout", "timed out", "misbehaving", "eof", "reset"),
-        "is HOST right, and does the engine reach it (`docker login HOST`)? If so, try it again",
+        "check HOST, and whether the engine reaches it (`docker login HOST`), then try again",
         ProviderBusy,
     ),
-    (("unsupported", "read-only", "not allowed"), "it takes no images: give another --registry", LaunchFailed),
-    (("not found", "unknown"), "make REPOSITORY there first, or give another --registry", LaunchFailed),
+    (("unsupported", "read-only", "not allowed"), "it does not accept images: set another --registry", LaunchFailed),
+    (("not found", "unknown"), "create REPOSITORY there first, or set another --registry", LaunchFailed),
 )
 
 
@@ -98,9 +98,9 @@ class Pushed:
 
     Attributes:
         name: Its name, with its tag.
-        digest: Of its contents.
-        layers: How many it has.
-        there: How many of them were there before.
+        digest: Digest of its contents.
+        layers: Number of layers.
+        there: Number of layers that the registry already had.
     """
 
     name: str
@@ -110,7 +110,7 @@ class Pushed:
 
     @property
     def reference(self) -> str:
-        """The name of just these contents."""
+        """Its name with the digest, which always means these contents."""
         return f"{self.name.rpartition(':')[0]}@{self.digest}"
 
 
@@ -118,31 +118,33 @@ def remote_name(registry: str, project: Project, tag: str | None) -> str:
     """The name of a project's image at a registry.
 
     Args:
-        registry: HOST[:PORT][/NAMESPACE].
+        registry: Registry as HOST[:PORT][/NAMESPACE].
         project: The project.
-        tag: The image's tag; None: the project's version.
+        tag: The image's tag. None for the project's version.
 
     Raises:
-        UsageError: It is no registry, or no tag.
+        UsageError: The registry or the tag is invalid.
     """
     if not _REGISTRY.fullmatch(registry):
         bare = registry.partition("://")[2].rstrip("/") or registry.rstrip("/")
         hint = f": write {bare}" if bare != registry and _REGISTRY.fullmatch(bare) else ""
-        raise UsageError(f"--registry {redact(registry, ())} is none{hint or ': HOST/NAMESPACE, as docker.io/me'}")
+        raise UsageError(
+            f"--registry {redact(registry, ())} is invalid{hint or ': write HOST/NAMESPACE, such as docker.io/me'}"
+        )
     return image_name(f"{registry}/{image_word(project.manifest.name)}:{tag or tag_of(project)}")
 
 
 def push_image(image: str, name: str, report: PushCallback = lambda _: None) -> Pushed:
-    """Gives an image a name, and pushes it by that. Interrupted, it ends that at the engine, too.
+    """Pushes an image under a name. An interruption also ends the push at the engine.
 
     Args:
-        image: An image of the engine's.
+        image: Name of an image at the engine.
         name: Its name at the registry, with its tag.
-        report: Hears how far it is.
+        report: Called with the progress.
 
     Raises:
-        UsageError: There is no such image here.
-        ProviderFailed: The registry does not take it, or cannot be reached, or there is no engine.
+        UsageError: The engine does not have the image.
+        ProviderFailed: The registry refuses it or cannot be reached, or no engine answers.
     """
     upload = ImageUpload()
     repository, _, tag = name.rpartition(":")
@@ -162,19 +164,19 @@ def push_image(image: str, name: str, report: PushCallback = lambda _: None) -> 
         if upload.failure is not None:
             raise _push_error(name, redact(upload.failure, ()))
         if upload.digest is None:
-            raise ProviderBusy(f"pushing {name} failed: the engine ended it, and says nothing; try it again")
+            raise ProviderBusy(f"pushing {name} failed: the engine ended it without a message; try it again")
     progress = upload.progress
     return Pushed(name, upload.digest, progress.layers, progress.there)
 
 
 @contextlib.contextmanager
 def _temporary_name(api: Any, image: str, name: str) -> Iterator[None]:
-    """Gives an image a name, which it keeps only when it is pushed."""
+    """Gives an image a name, and removes the name if the push fails."""
     from docker.errors import DockerException, ImageNotFound
 
     with docker_errors(f"naming {image}", {}):
         try:
-            # Engines leave out the registry that they know best.
+            # Engines leave out their default registry.
             known = name.removeprefix(f"{_HOME}/") in (api.inspect_image(image)["RepoTags"] or ())
         except ImageNotFound:
             raise UsageError(f"there is no image {image} here: build it with `openenv build -t {image}`") from None
@@ -189,7 +191,7 @@ def _temporary_name(api: Any, image: str, name: str) -> Iterator[None]:
 
 
 def _push_error(name: str, said: str) -> ProviderFailed:
-    """The error for a refusal, with a hint."""
+    """The error for a failed push, with a hint."""
     reason = " ".join(said.split())
     repository = name.rpartition(":")[0]
     first = repository.partition("/")[0]

@@ -18,29 +18,29 @@ from ..catalog import origin_of
 
 NAME = "openenv"
 MADE_S = 300.0
-"""Seconds that a wheel of a checkout may take."""
-# The same contents give the same file, so that a layer with it is the same, too.
+"""Maximum of seconds to build a wheel of a checkout."""
+# The same contents make the same file, so that its image layer is cached.
 _EPOCH = (2020, 2, 2, 0, 0, 0)
-# Files that an installer wrote, and that are not part of a wheel.
+# Files that installers write and wheels do not contain.
 _OF_INSTALLERS = {"INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json", "uv_build.json"}
 
 
 def from_index() -> bool:
-    """Whether the openenv that runs here came from a package index, where an image gets it, too."""
+    """Whether the running openenv came from a package index, from which an image can also install it."""
     return not origin_of(importlib.metadata.distribution(NAME))
 
 
 def own_wheel(folder: Path) -> Path | None:
-    """Makes a wheel of the openenv that runs here.
+    """Builds a wheel of the running openenv.
 
     Args:
         folder: Where to write it.
 
     Returns:
-        The wheel; None: it came from a package index, where others get it from, too.
+        The wheel. None if the running openenv came from a package index.
 
     Raises:
-        UsageError: It cannot be made.
+        UsageError: The build failed.
     """
     distribution = importlib.metadata.distribution(NAME)
     origin = origin_of(distribution)
@@ -52,9 +52,9 @@ def own_wheel(folder: Path) -> Path | None:
 
 
 def _of_checkout(checkout: Path, folder: Path) -> Path:
-    """Makes it with the tool that is here: pip or uv."""
+    """Builds the wheel with pip or uv, whichever is installed."""
     if not checkout.is_dir():
-        raise _not_made(checkout, "it is gone")
+        raise _not_made(checkout, "the folder does not exist")
     before = set(folder.glob("*.whl"))
     outcome = None
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
@@ -74,19 +74,19 @@ def _of_checkout(checkout: Path, folder: Path) -> Path:
         made = set(folder.glob("*.whl")) - before
         if outcome.returncode == 0 and made:
             return made.pop()
-    said = "there is neither pip nor uv" if outcome is None else (outcome.stderr.strip() or "nothing said")
+    said = "there is neither pip nor uv" if outcome is None else (outcome.stderr.strip() or "no message")
     raise _not_made(checkout, said.splitlines()[-1])
 
 
 def _not_made(checkout: Path, reason: str) -> UsageError:
     return UsageError(
-        f"no wheel can be made of the openenv in {checkout}, which the image is to have: {reason}; put one into a "
+        f"no wheel for the image can be built from the openenv in {checkout}: {reason}; put one into a "
         "folder `wheels` of the project"
     )
 
 
 def _of_installed(distribution: importlib.metadata.Distribution, folder: Path) -> Path:
-    """The installed files that belong to a wheel."""
+    """Builds a wheel from the installed files."""
     files = {
         PurePosixPath(file): Path(str(distribution.locate_file(file)))
         for file in distribution.files or ()
@@ -94,9 +94,7 @@ def _of_installed(distribution: importlib.metadata.Distribution, folder: Path) -
     }
     info = next((file.parent for file in files if file.name == "METADATA"), None)
     if info is None:
-        raise UsageError(
-            f"{NAME} was installed without a list of its files, of which to make a wheel: install it anew"
-        )
+        raise UsageError(f"{NAME} was installed without a list of its files, so no wheel can be built: reinstall it")
     parts = {file: path for file, path in files.items() if file.parent != info or file.name not in _OF_INSTALLERS}
     lines = (distribution.read_text("WHEEL") or "").splitlines()
     tag = next((line.partition(":")[2].strip() for line in lines if line.startswith("Tag:")), "py3-none-any")
@@ -107,12 +105,12 @@ def _of_installed(distribution: importlib.metadata.Distribution, folder: Path) -
             record.append(f"{info}/RECORD,,")
             _written(archive, info / "RECORD", ("\n".join(record) + "\n").encode())
     except OSError as error:
-        raise UsageError(f"no wheel can be made of the {NAME} here: {error}; install it anew") from None
+        raise UsageError(f"no wheel can be built from the installed {NAME}: {error}; reinstall it") from None
     return wheel
 
 
 def _written(archive: zipfile.ZipFile, name: PurePosixPath, contents: bytes) -> str:
-    """Writes a file; returns its line in RECORD."""
+    """Writes a file. Returns its line for RECORD."""
     entry = zipfile.ZipInfo(str(name), _EPOCH)
     entry.compress_type = zipfile.ZIP_DEFLATED
     entry.external_attr = 0o644 << 16
