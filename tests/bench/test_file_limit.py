@@ -41,7 +41,7 @@ def test_a_share_that_fits_is_accepted(sessions, processes):
 
 @pytest.mark.parametrize(("sessions", "processes", "needed"), [(18_001, 1, 2), (36_001, 2, 3), (100_000, 1, 6)])
 def test_a_share_that_does_not_fit_names_the_option_and_the_number(sessions, processes, needed):
-    with pytest.raises(UsageError, match=f"give --processes {needed}$"):
+    with pytest.raises(UsageError, match=f"use --processes {needed}$"):
         check_share(sessions, processes, 20_000)
 
 

@@ -71,7 +71,7 @@ def test_who_stops_reading_loses_nothing():
 
 
 @pytest.mark.parametrize(
-    ("data", "message"), [(b"\x83\x00", "unknown kind 3"), (client_frame(Opcode.TEXT, b"x"), "masked")]
+    ("data", "message"), [(b"\x83\x00", "unknown opcode 3"), (client_frame(Opcode.TEXT, b"x"), "masked")]
 )
 def test_what_no_server_may_send_is_refused(data, message):
     with pytest.raises(ProtocolViolation, match=message):

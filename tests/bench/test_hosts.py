@@ -68,7 +68,7 @@ def test_as_many_hosts_as_expected_are_enough() -> None:
 
 def test_a_host_that_was_not_reached_is_missed() -> None:
     found = too_few_hosts([summary(20, a=20)], 2)
-    assert found == "2 hosts were expected, and 20 sessions (repetition 1) reached 1: a (20)"
+    assert found == "2 hosts were expected, but 20 sessions (repetition 1) reached 1: a (20)"
 
 
 def test_one_that_went_away_during_the_run_is_missed() -> None:
@@ -80,7 +80,7 @@ def test_one_that_went_away_during_the_run_is_missed() -> None:
 def test_few_sessions_prove_nothing_alone_but_all_of_them_together_must_have_reached_all() -> None:
     assert too_few_hosts([summary(4, a=4), summary(4, a=2, b=2)], 2) is None
     found = too_few_hosts([summary(4, a=4), summary(4, a=4)], 2)
-    assert found == "2 hosts were expected, and the load reached 1: a (8)"
+    assert found == "2 hosts were expected, but the load reached 1: a (8)"
 
 
 def test_where_no_host_is_known_that_is_said() -> None:

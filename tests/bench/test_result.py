@@ -74,7 +74,9 @@ def test_batches_of_one_kind_are_the_trials_of_a_case(write):
     ],
 )
 def test_what_is_no_result_is_refused_with_a_way_to_get_one(write, document):
-    with pytest.raises(UsageError, match=r"no result of a measurement: give what `openenv bench steps --json`"):
+    with pytest.raises(
+        UsageError, match=r"not the result of a measurement: use the output of `openenv bench steps --json`"
+    ):
         read_result(write(document))
 
 

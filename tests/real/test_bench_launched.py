@@ -93,7 +93,7 @@ def test_hosts_that_were_not_reached_fail_the_run(tmp_path: Path) -> None:
         *("--expected-hosts", 2, "--output-dir", tmp_path, *SMALL),
     )
     assert result.exit_code == 1
-    assert "Error: 2 hosts were expected, and 20 sessions (repetition 1) reached 1: " in result.output
+    assert "Error: 2 hosts were expected, but 20 sessions (repetition 1) reached 1: " in result.output
     assert (tmp_path / "report.html").is_file()
 
 

@@ -78,7 +78,7 @@ def test_a_command_that_says_nothing_is_waited_for_and_ended(monkeypatch):
     monkeypatch.setattr(served, "READY_S", 0.3)
     process = ServedProcess([sys.executable, "-c", "import time; time.sleep(60)"])
     with (
-        pytest.raises(NotReady, match=r"not ready after 0\.3 s: it has not said its address; it has printed"),
+        pytest.raises(NotReady, match=r"not ready after 0\.3 s: it has not printed its address; it has no output"),
         process,
     ):
         pass

@@ -1,4 +1,4 @@
-"""How fast, how many at once, and at what cost: load for environment servers, and reports about it.
+"""Load for environment servers, and measurements of latency, capacity and CPU cost.
 
-Everything here returns data or writes the files it is asked for; `openenv.cli` prints.
+These modules return data or write files; `openenv.cli` prints.
 """

@@ -1,4 +1,4 @@
-"""A batch of requests that begin together: connect, reset, one step, close; and its summary."""
+"""Batches of concurrent requests (connect, reset, one step, close), and their summaries."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class RequestRow:
     Attributes:
         request_id: Its number within the batch, from 0.
         mode: `ws` (one session) or `http` (two requests over one connection).
-        timestamp: When it began, in seconds since the epoch.
-        wait_requested: Seconds the step was asked to take.
-        batch_size: How many requests began together.
+        timestamp: Time of its start, in seconds since the epoch.
+        wait_requested: Requested duration of the step, in seconds.
+        batch_size: Number of requests in the batch.
         connect_latency: `ws`: TCP, TLS and WebSocket handshake. `http`: TCP and TLS.
-        reset_latency: From sending the reset to its reply.
-        step_latency: From sending the step to its reply.
-        total_latency: From the beginning to the reply of the step. The close comes after it.
-        waited_seconds, pid, session_hash, host_url: What the environment said in reply to the step.
-        success: All of it went well, the close too.
-        error_type: Class of the exception that ended the request; None if it succeeded.
-        error_message: What that exception said.
-        server: Which of several servers it reached: what a gateway calls it, or its address where the load chose it.
-            None if that is not known. Not written.
+        reset_latency: Time from the reset to its reply.
+        step_latency: Time from the step to its reply.
+        total_latency: Time from the start to the reply of the step, without the close.
+        waited_seconds, pid, session_hash, host_url: Values from the environment's reply to the step.
+        success: Whether the whole request succeeded, including the close.
+        error_type: Class of the exception that ended the request. None if it succeeded.
+        error_message: Message of that exception.
+        server: The server of the request, of several: its name at the gateway, or its address if the load chose it.
+            None if unknown. Not written.
     """
 
     request_id: int
@@ -75,24 +75,24 @@ class RequestRow:
     server: str | None = field(default=None, metadata={"written": False})
 
     def fail(self, error: BaseException) -> None:
-        """Notes the exception that ended this request."""
+        """Records the exception that ended this request."""
         self.success = False
         self.error_type = type(error).__name__
         self.error_message = str(error) or self.error_type
 
     @classmethod
     def columns(cls) -> list[str]:
-        """The keys of a line, in their order."""
+        """The keys of a line, in order."""
         return [field.name for field in fields(cls) if field.metadata.get("written", True)]
 
     @property
     def host(self) -> str | None:
-        """Where it ran: the server, or else the machine or container that the environment named."""
+        """The server of the request, or the machine or container that the environment reported."""
         return self.server or self.host_url
 
 
 def write_rows(file: IO[str], rows: Iterable[RequestRow]) -> None:
-    """Writes one JSON object a line. Times are cut to microseconds."""
+    """Writes one JSON object per line. Times are rounded down to microseconds."""
     for row in rows:
         values = asdict(row)
         file.write(json.dumps({key: _rounded(values[key]) for key in row.columns()}) + "\n")
@@ -111,12 +111,11 @@ class RequestBatch:
     Attributes:
         url: Address of the server, in any form that `EnvClient` takes.
         mode: `ws` or `http`.
-        sessions: How many there are.
-        wait_seconds: What each step asks for.
+        sessions: Number of requests.
+        wait_seconds: Requested duration of each step, in seconds.
         timeout_s: Seconds for each phase of a request.
-        further: Addresses of further servers that do the same: sessions are shared out evenly, and since all begin
-            together, no server ever has more than another.
-        api_key: The key that they ask for.
+        further: Addresses of equivalent servers, among which the sessions are divided evenly.
+        api_key: API key of the servers.
     """
 
     url: str
@@ -133,12 +132,12 @@ class RequestBatch:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request says that is not a WebSocket's."""
+        """Headers of each HTTP request."""
         return bearer(self.api_key)
 
 
 async def request(batch: RequestBatch, request_id: int, member: LoadProcess) -> RequestRow:
-    """Does one request of a batch. Never raises: what went wrong stands in the row."""
+    """Runs one request of a batch. Does not raise: the row has the error."""
     row = RequestRow(request_id, batch.mode, time.time(), batch.wait_seconds, batch.sessions)
     row.server = batch.url_of(request_id) if batch.further else None
     try:
@@ -155,7 +154,7 @@ async def request(batch: RequestBatch, request_id: int, member: LoadProcess) -> 
 
 
 async def warm_up(batch: RequestBatch) -> None:
-    """Does once, before a batch, what httpx imports and makes with its first request."""
+    """Lets httpx import and create what its first request needs, before a batch."""
     if batch.mode is Mode.HTTP:
         async with _client(batch, batch.url) as client:
             await client.get("/health")
@@ -225,23 +224,23 @@ def _note_step(
     for name in ("waited_seconds", "pid", "session_hash", "host_url"):
         setattr(row, name, observation.get(name))
     if row.waited_seconds is not None and row.wait_requested is not None and row.waited_seconds < row.wait_requested:
-        raise ProtocolViolation(f"the step waited {row.waited_seconds:g} s of the {row.wait_requested:g} s asked for")
+        raise ProtocolViolation(f"the step waited {row.waited_seconds:g} s instead of {row.wait_requested:g} s")
 
 
 class _ConnectTimer:
-    """Learns from httpx when its connection was open."""
+    """Measures when the connection of httpx was open."""
 
     def __init__(self) -> None:
         self.opened: float | None = None
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Called by httpx as things happen: TLS, where there is any, after TCP."""
+        """Called by httpx for each event: TCP first, then TLS if it is used."""
         if event in {"connection.connect_tcp.complete", "connection.start_tls.complete"}:
             self.opened = time.perf_counter()
 
 
 def _http_observation(response: httpx.Response) -> dict[str, Any]:
-    """What a response carries. Raises the server's error, or `ProtocolViolation`."""
+    """The observation in a response. Raises the server's error, or `ProtocolViolation`."""
     try:
         body = response.json()
     except ValueError:
@@ -262,17 +261,17 @@ def _client(batch: RequestBatch, url: str) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=base_url, timeout=batch.timeout_s, verify=tls, headers=batch.headers)
 
 
-# Made once: reading the certificates takes as long as a thousand requests.
+# Created once: reading the certificates takes as long as a thousand requests.
 default_tls = cache(ssl.create_default_context)
 
 
 @dataclass(slots=True)
 class BatchResult:
-    """What came of a batch.
+    """The result of a batch.
 
     Attributes:
-        rows: One a request.
-        wall_s: From the first request's beginning to the last one's end, its close included.
+        rows: One row per request.
+        wall_s: Seconds from the start of the first request to the end of the last one, including its close.
     """
 
     rows: list[RequestRow]
@@ -282,25 +281,25 @@ class BatchResult:
 def run_batch(
     batch: RequestBatch, processes: int = 1, progress: Callable[[LoadCounts], None] = lambda counts: None
 ) -> BatchResult:
-    """Begins all requests of a batch at the same moment and waits for them.
+    """Starts all requests of a batch at the same moment and waits for them.
 
     Args:
-        batch: What to do.
-        processes: Among which the requests are shared out.
+        batch: The requests.
+        processes: Number of processes among which the requests are divided.
         progress: Called about ten times a second.
 
     Raises:
-        UsageError: The processes cannot have as many sessions open.
+        UsageError: There are too many sessions for the processes.
     """
     check_share(batch.sessions, processes, raise_file_limit())
     parts = run_load(partial(_requests, batch), split_evenly(batch.sessions, processes), progress=progress)
-    # The clock of perf_counter is one for all processes of a machine.
+    # All processes of a machine share the clock of perf_counter.
     wall_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
     return BatchResult([row for rows, _, _ in parts for row in rows], wall_s)
 
 
 def _requests(batch: RequestBatch, member: LoadProcess, numbers: range) -> tuple[list[RequestRow], float, float]:
-    """In a process of the load: its share of the requests, when the first began and when the last had ended."""
+    """Runs a load process's share. Returns its rows, and the times of the first start and the last end."""
 
     async def all_at_once() -> list[RequestRow]:
         return await asyncio.gather(*(request(batch, number, member) for number in numbers))
@@ -314,7 +313,7 @@ def _requests(batch: RequestBatch, member: LoadProcess, numbers: range) -> tuple
     return rows, began, time.perf_counter()
 
 
-# Percent of the requests of every repetition that must succeed for a batch to count as carried.
+# Percentage of requests that must succeed in each repetition of a batch.
 CARRIED_PERCENT = 95
 
 
@@ -324,17 +323,17 @@ class BatchSummary:
 
     Attributes:
         mode: `ws` or `http`.
-        num_requests: How many began together.
-        wait_seconds: What each step asked for.
-        repetition: From 1.
-        successful, failed: How the requests ended.
-        error_rate: `failed` as a share of all.
-        total_wall_time: Seconds from the first beginning to the last end.
-        requests_per_second: Successful requests by wall time.
-        effective_concurrency: Sum of the successful requests' total latencies by wall time: how many were under
-            way on average.
-        unique_pids, unique_sessions, unique_hosts: How many different ones the environment named.
-        hosts: How many of the successful requests each host had (`RequestRow.host`). Not in `summary.csv`.
+        num_requests: Number of requests.
+        wait_seconds: Requested duration of each step, in seconds.
+        repetition: Number of the repetition, from 1.
+        successful, failed: Numbers of requests.
+        error_rate: `failed` divided by all requests.
+        total_wall_time: Seconds from the first start to the last end.
+        requests_per_second: Successful requests divided by wall time.
+        effective_concurrency: Sum of the total latencies of successful requests divided by wall time, which is the
+            average number of concurrent requests.
+        unique_pids, unique_sessions, unique_hosts: Numbers of different ones that the environment reported.
+        hosts: Number of successful requests by host (`RequestRow.host`). Not in `summary.csv`.
     """
 
     mode: str
@@ -372,19 +371,19 @@ class BatchSummary:
 
     @property
     def host_spread(self) -> float | None:
-        """By how much the fullest and the emptiest host lie apart, as a share of their mean; None without hosts."""
+        """Requests of the host with the most minus those with the fewest, divided by the mean. None without hosts."""
         if not self.hosts:
             return None
         return (max(self.hosts.values()) - min(self.hosts.values())) * len(self.hosts) / sum(self.hosts.values())
 
 
 def summarize(rows: Sequence[RequestRow], wall_s: float, repetition: int) -> BatchSummary:
-    """Sums a batch up.
+    """Summarizes a batch.
 
     Args:
-        rows: Its requests, at least one, all of one mode, size and wait.
-        wall_s: Its duration, above 0.
-        repetition: Which time this batch was done, from 1.
+        rows: Its requests, at least one, with the same mode, size and wait.
+        wall_s: Its duration in seconds, above 0.
+        repetition: Number of the repetition, from 1.
     """
     good = [row for row in rows if row.success]
     latencies: dict[str, Any] = {
@@ -413,13 +412,13 @@ def summarize(rows: Sequence[RequestRow], wall_s: float, repetition: int) -> Bat
 
 
 def max_batch(summaries: Iterable[BatchSummary]) -> int:
-    """The largest number of requests of which at least 95 % succeeded in every repetition.
+    """The largest size of a batch of which at least 95 % of the requests succeeded in every repetition.
 
     Args:
-        summaries: Batches of one mode and one wait.
+        summaries: Batches with the same mode and wait.
 
     Returns:
-        0 if there is no such number.
+        The size, or 0 if there is none.
     """
     carried: defaultdict[int, bool] = defaultdict(lambda: True)
     for summary in summaries:
@@ -428,12 +427,12 @@ def max_batch(summaries: Iterable[BatchSummary]) -> int:
 
 
 def error_counts(rows: Iterable[RequestRow]) -> Counter[tuple[str, str]]:
-    """How often each error came, by type and message."""
+    """Number of occurrences of each error, by type and message."""
     return Counter((row.error_type or "", row.error_message or "") for row in rows if not row.success)
 
 
 def write_summaries(file: IO[str], summaries: Iterable[BatchSummary]) -> None:
-    """Writes CSV with a header; what was not measured is an empty cell."""
+    """Writes CSV with a header. Missing values are empty cells."""
     table = csv.DictWriter(file, BatchSummary.columns(), lineterminator="\n")
     table.writeheader()
     for summary in summaries:

@@ -1,4 +1,4 @@
-"""The environment that `openenv bench sandbox` runs: its step takes memory, touches it, and holds it."""
+"""The environment of `openenv bench sandbox`: its step allocates memory, touches it, and holds it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..environment import Environment
 from ..types import Action, Observation, State
 
 TARGET = "openenv.bench.holder:Holder"
-"""What serves it, as `openenv serve` takes it."""
+"""Its target for `openenv serve`."""
 MEBIBYTE = 1024 * 1024
 
 
 class Hold(Action):
-    """Takes so much memory for so long.
+    """Allocates memory and holds it for some time.
 
     Attributes:
-        megabytes: MiB; every page of them is written to.
-        seconds: For which they are held then.
+        megabytes: Size in MiB. Each page is written to.
+        seconds: Seconds for which the memory is held afterwards.
     """
 
     megabytes: int
@@ -30,11 +30,11 @@ class Hold(Action):
 
 
 class Held(Observation):
-    """What it took.
+    """The cost of an allocation.
 
     Attributes:
-        allocation_s: Seconds until every page was there.
-        peak_rss_bytes: The most that this process has had in memory so far.
+        allocation_s: Seconds until all pages were allocated.
+        peak_rss_bytes: Peak resident memory of this process so far.
     """
 
     allocation_s: float = 0.0
@@ -51,12 +51,12 @@ class Holder(Environment[Hold, Held, State]):
         self._steps = 0
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Held:
-        """Starts an episode; nothing is held."""
+        """Starts an episode, without memory held."""
         self._steps = 0
         return Held()
 
     def step(self, action: Hold, timeout_s: float | None = None, **kwargs: Any) -> Held:
-        """Takes memory, holds it, and gives it back."""
+        """Allocates memory, holds it, and frees it."""
         self._steps += 1
         began = time.monotonic()
         with mmap.mmap(-1, max(action.megabytes * MEBIBYTE, mmap.PAGESIZE)) as block:
@@ -68,7 +68,7 @@ class Holder(Environment[Hold, Held, State]):
             status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
             peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
         except (OSError, StopIteration):
-            # That of Linux would count what this process was before it became Python, too.
+            # ru_maxrss of Linux also counts the process before it executed Python.
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         return Held(allocation_s=allocation_s, peak_rss_bytes=peak, reward=1.0, done=True)
 

@@ -1,4 +1,4 @@
-"""Load processes: how many a load needs, and how they start, wait for each other and report."""
+"""Load processes: their number, start, synchronization and results."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import LaunchFailed, OpenEnvError, UsageError
 
-# The rest is for modules being imported, pipes, and sockets still in their last handshake.
+# The rest is for imports, pipes, and sockets that are closing.
 USABLE = 0.9
-# So many sessions are worth starting another process for, as long as there is a core for it.
+# Sessions per process, as long as there is a core for each process.
 SESSIONS_EACH = 1024
-# More than these are started only if `--processes` says so.
+# Maximum of processes without `--processes`.
 MOST_PROCESSES = 16
 
 
 def enough_processes(sessions: int, limit: int) -> int:
-    """How many processes of the load are right for so many sessions; `check_share` says whether they can hold them.
+    """A good number of load processes for a number of sessions. `check_share` checks whether they can hold them.
 
     Args:
         sessions: Open at one time, by all processes together.
@@ -35,7 +35,7 @@ def enough_processes(sessions: int, limit: int) -> int:
 
 
 def check_share(sessions: int, processes: int, limit: int) -> None:
-    """Whether the processes of the load can hold their sessions.
+    """Checks that the load processes can hold their sessions.
 
     Args:
         sessions: Open at one time, by all processes together.
@@ -43,15 +43,15 @@ def check_share(sessions: int, processes: int, limit: int) -> None:
         limit: Files that each process may have open.
 
     Raises:
-        UsageError: They cannot; the message says how many processes can.
+        UsageError: They cannot. The message has the number of processes that can.
     """
     if sessions < 1 or processes < 1:
-        raise UsageError(f"{sessions} sessions from {processes} processes: there must be at least one of each")
+        raise UsageError(f"{sessions} sessions and {processes} processes: there must be at least one of each")
     needed = _needed(sessions, limit)
     if processes < needed:
         raise UsageError(
-            f"{sessions} sessions are too many for {processes} process{'es' if processes > 1 else ''} of the load: "
-            f"each may have {limit} files open, enough for {_usable(limit)} sessions; give --processes {needed}"
+            f"{sessions} sessions are too many for {processes} load process{'es' if processes > 1 else ''}: each may "
+            f"have {limit} open files, enough for {_usable(limit)} sessions; use --processes {needed}"
         )
 
 
@@ -66,7 +66,7 @@ def _needed(sessions: int, limit: int) -> int:
 ShareT = TypeVar("ShareT")
 ResultT = TypeVar("ResultT")
 
-# Seconds between two looks at the counts.
+# Seconds between two reads of the counts.
 POLL_S = 0.1
 # Seconds for a process to end after SIGTERM.
 JOIN_S = 5.0
@@ -75,15 +75,15 @@ _READY, _RESULT, _ERROR = "ready", "result", "error"
 
 
 class LoadCounts(NamedTuple):
-    """How far the sessions of a load are; each count only grows.
+    """Progress of a load. Each count only grows.
 
     Attributes:
         connected: Sessions that got a connection.
-        reset: Resets answered.
-        steps: Steps answered.
-        closed: Connections that ended, of those counted in `connected`.
+        reset: Resets that were answered.
+        steps: Steps that were answered.
+        closed: Connections of `connected` that ended.
         failed: Requests that ended with an error.
-        finished: Requests that ended, well or not.
+        finished: Requests that ended, with or without an error.
     """
 
     connected: int = 0
@@ -100,12 +100,12 @@ class LoadCounts(NamedTuple):
 
 
 class LoadProcess:
-    """What a process of the load has of the others.
+    """A load process's link to the other load processes.
 
     Args:
-        connection: Leads to the process that started the load.
+        connection: Connection to the process that started the load.
         board: Shared memory of all counts.
-        index: Which process of the load this is.
+        index: Index of this load process.
     """
 
     def __init__(self, connection: Connection[Any, Any], board: MutableSequence[int], index: int):
@@ -116,12 +116,12 @@ class LoadProcess:
         }
 
     def meet(self) -> None:
-        """Waits until every process of the load has come this far. Blocks the event loop, if there is one."""
+        """Waits until every load process calls this. Blocks the event loop, if there is one."""
         self._connection.send((_READY, None))
         self._connection.recv()
 
     def count(self, name: str) -> None:
-        """Adds one to a count, by its name in `LoadCounts`."""
+        """Increments a count, by its name in `LoadCounts`."""
         self._board[self._places[name]] += 1
 
 
@@ -132,20 +132,20 @@ def run_load(
     at_meeting: Callable[[int], None] = lambda number: None,
     progress: Callable[[LoadCounts], None] = lambda counts: None,
 ) -> list[ResultT]:
-    """Runs one process a share and waits for all of them.
+    """Runs one process per share and waits for all of them.
 
     Args:
-        work: A function of a module, called in each process; what it takes and returns is pickled.
-        shares: What each process is given.
-        at_meeting: Called with 0, 1, ... each time all processes wait in `LoadProcess.meet`, before they go on.
+        work: A module-level function, called in each process. Arguments and results are pickled.
+        shares: Argument of each process.
+        at_meeting: Called with 0, 1, ... each time all processes wait in `LoadProcess.meet`, before they continue.
         progress: Called about ten times a second.
 
     Returns:
-        What `work` returned, in the order of the shares.
+        The results of `work`, in the order of the shares.
 
     Raises:
-        OpenEnvError: The first that a process raised.
-        LaunchFailed: A process ended without a result; its traceback, if it had one, is on stderr.
+        OpenEnvError: The first one that a process raised.
+        LaunchFailed: A process ended without a result. Its traceback, if any, is on stderr.
     """
     context = multiprocessing.get_context("spawn")
     board = context.RawArray("q", len(shares) * len(LoadCounts._fields))
@@ -178,7 +178,7 @@ def run_load(
 
 
 def run_loop(main: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Runs a coroutine on uvloop, where it is there."""
+    """Runs a coroutine, on uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -188,9 +188,9 @@ def run_loop(main: Coroutine[Any, Any, ResultT]) -> ResultT:
 
 
 def without_gc() -> None:
-    """Turns garbage collection off, in a process that ends with its load.
+    """Disables garbage collection, in a process that ends with its load.
 
-    A collection walks over every object of thousands of sessions, and the pause would be counted as the server's
+    A collection visits every object of thousands of sessions, and its pause would be measured as the server's
     latency.
     """
     gc.collect()
@@ -199,7 +199,7 @@ def without_gc() -> None:
 
 
 def split_evenly(amount: int, hands: int) -> list[range]:
-    """Shares the numbers from 0 to `amount` out, as evenly as can be; no hand is empty."""
+    """Divides the numbers from 0 to `amount` evenly into at most `hands` ranges, none of them empty."""
     hands = min(amount, hands)
     bounds = [amount * hand // hands for hand in range(hands + 1)]
     return [range(begin, end) for begin, end in pairwise(bounds)]
@@ -212,7 +212,7 @@ def _run_process(
     board: MutableSequence[int],
     index: int,
 ) -> None:
-    # Ctrl-C reaches the whole group; the process that started the load ends it.
+    # Ctrl-C reaches the whole process group: ignore it, since the process that started the load ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         outcome: tuple[str, Any] = (_RESULT, work(LoadProcess(connection, board, index), share))
@@ -224,7 +224,7 @@ def _run_process(
 def _collect(
     connections: Sequence[Connection[Any, Any]], at_meeting: Callable[[int], None], look: Callable[[], None]
 ) -> list[Any]:
-    """Lets the processes meet, and collects their results."""
+    """Synchronizes the processes, and collects their results."""
     working = {connection: index for index, connection in enumerate(connections)}
     ready: list[Connection[Any, Any]] = []
     results: dict[int, Any] = {}
@@ -236,7 +236,7 @@ def _collect(
             try:
                 kind, value = connection.recv()
             except (EOFError, ConnectionResetError):
-                raise LaunchFailed("a process of the load ended without a result; stderr may say why") from None
+                raise LaunchFailed("a load process ended without a result; see stderr for the reason") from None
             if kind == _ERROR:
                 raise value
             if kind == _READY:

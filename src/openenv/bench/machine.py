@@ -1,4 +1,4 @@
-"""The machine that measures, and the CPU time and memory of processes on it."""
+"""Description of this machine, and CPU time and memory of its processes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Processes:
-    """Processes that were started elsewhere, and all below them.
+    """Running processes and their descendants.
 
     Raises:
-        UsageError: One of them is no process, at the beginning or at a reading.
+        UsageError: One of them does not run, at the start or at a reading.
     """
 
     def __init__(self, roots: Iterable[int]):
@@ -29,19 +29,19 @@ class Processes:
         process_tree(self._roots)
 
     def cpu_seconds(self) -> float:
-        """CPU time that they have used so far."""
+        """CPU time used so far, in seconds."""
         return cpu_seconds(process_tree(self._roots))
 
     def resident_bytes(self) -> int:
-        """Resident memory of them."""
+        """Resident memory in bytes."""
         return resident_bytes(process_tree(self._roots))
 
 
 def process_tree(roots: Iterable[int]) -> list[int]:
-    """The processes that live now: `roots`, their children, and so on.
+    """PIDs of the running processes: `roots` and all of their descendants.
 
     Raises:
-        UsageError: One of the roots is no process.
+        UsageError: One of the roots does not run.
     """
     children: dict[int, list[int]] = {}
     for entry in PROC.iterdir():
@@ -60,12 +60,12 @@ def process_tree(roots: Iterable[int]) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """CPU time used so far, user and system, by those processes that still live. Counted in 10 ms steps."""
+    """CPU time (user and system) used so far by those processes that still run, in seconds, a multiple of 10 ms."""
     return sum(_TICK_S * (int(fields[11]) + int(fields[12])) for pid in pids if (fields := _stat(pid)))
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Resident memory of those processes that still live; what they share counts for each."""
+    """Resident memory of those processes that still run, in bytes. Shared memory is counted for each."""
     total = 0
     for pid in pids:
         try:
@@ -76,22 +76,22 @@ def resident_bytes(pids: Iterable[int]) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields after the name (state, parent, ...); none if there is no such process."""
+    """The fields after the name (state, parent, ...), or [] if the process does not run."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return []
-    # The name stands in parentheses and may hold anything.
+    # The name is in parentheses and may contain any characters.
     return text.rpartition(")")[2].split()
 
 
 _CPUINFO = Path("/proc/cpuinfo")
-# What a step goes through.
+# Packages that a step runs through.
 _PACKAGES = ("picows", "uvloop", "uvicorn", "pydantic", "msgspec", "numpy", "gymnasium")
 
 
 def machine() -> dict[str, str]:
-    """What this machine is, and what runs on it, in words."""
+    """Description of the hardware and the software of this machine."""
     try:
         lines = _CPUINFO.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""A measurement in a file: what was found, and all that must be known to find it again."""
+"""Files with the results of measurements, and all that is needed to reproduce them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def steps_document(
     trials: Sequence[StepCost],
     floor: Sequence[StepCost] = (),
 ) -> dict[str, Any]:
-    """What `openenv bench steps --json` prints: the means of all trials, then each of them.
+    """The document that `openenv bench steps --json` prints: the means of all trials, then each trial.
 
     Args:
-        loop: What was done.
-        command: What was typed to do it.
-        target: What was served, as `openenv serve` takes it; None if it is not known.
-        served_by: What the server was, in words.
-        trials: At least one.
-        floor: Of an empty server under the same load.
+        loop: The load.
+        command: The command line of the measurement.
+        target: Target of `openenv serve`. None if unknown.
+        served_by: Description of the server.
+        trials: The results, at least one.
+        floor: Results of an empty server under the same load.
     """
     workload = {"target": target, "sessions": loop.sessions, "vector": loop.vector, "action": dict(loop.action)}
     return {
@@ -50,7 +50,7 @@ def scale_document(
     served_by: str,
     load: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What `openenv bench scale` writes to `result.json`; arguments as above, and how the load was made."""
+    """The document that `openenv bench scale` writes to `result.json`. Arguments as above, and those of the load."""
     workload = {"target": target, "mode": summaries[0].mode}
     batches = [{**asdict(summary), "host_spread": summary.host_spread} for summary in summaries]
     return {**_head(SCALE, command, workload, served_by), "load": load, "batches": batches}
@@ -62,13 +62,13 @@ def _head(kind: str, command: str, workload: Mapping[str, Any], served_by: str) 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result file, as far as it can be compared.
+    """The comparable part of a result file.
 
     Attributes:
         path: The file.
         kind: `steps` or `scale`.
-        workload: What was done; figures of different workloads say nothing about one another.
-        cases: By name, the figures of each trial. `steps` has one case, without a name.
+        workload: The workload. Figures of different workloads cannot be compared.
+        cases: The figures of each trial, by name of the case. `steps` has one case, with an empty name.
     """
 
     path: Path
@@ -78,10 +78,10 @@ class Result:
 
 
 def read_result(path: Path) -> Result:
-    """Reads what one of the two functions above has made.
+    """Reads a file from one of the two functions above.
 
     Raises:
-        UsageError: The file cannot be read, or is none of those.
+        UsageError: The file cannot be read, or is not such a result.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -108,6 +108,6 @@ def read_result(path: Path) -> Result:
 
 def _not_a_result(path: Path) -> UsageError:
     return UsageError(
-        f"{path} is no result of a measurement: give what `openenv bench steps --json` printed, or the result.json "
-        "that `openenv bench scale` wrote"
+        f"{path} is not the result of a measurement: use the output of `openenv bench steps --json`, or the "
+        "result.json of `openenv bench scale`"
     )

@@ -1,4 +1,4 @@
-"""How many sessions at once a server carries: a grid of batches, on servers launched for it if wanted."""
+"""Measure how many concurrent sessions servers can carry, with batches of many sizes."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from .load import LoadCounts, check_share, enough_processes
 from .result import scale_document
 
 GATEWAYS = ("none", "envoy")
-# Until servers have no session any more, and between two looks.
+# Seconds until servers have no sessions, and between two checks.
 SETTLE_S, LOOK_S = 10.0, 0.1
 _HELD = b"openenv_slots_held "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """What is to be launched.
+    """Servers to launch for a measurement.
 
     Attributes:
-        provider: Where, by its name in `providers.catalog`.
+        provider: Provider, by its name in `providers.catalog`.
         provider_options: Arguments of the provider.
         spec: The servers.
-        gateway: What is before them: `envoy`, or `none` for a load that chooses among them.
-        sessions: How many there will be at one time.
+        gateway: Gateway in front of them: `envoy`, or `none` if the load chooses among them.
+        sessions: Maximum of concurrent sessions.
     """
 
     provider: str
@@ -66,17 +66,17 @@ class LaunchPlan:
 
     @property
     def words(self) -> str:
-        """What it is, in words."""
+        """Short description."""
         what = getattr(self.spec, self.spec.form)
         before = "" if self.gateway == "none" else f", behind {self.gateway.capitalize()}"
         return f"{self.spec.count} x {what} on {self.provider}{before}"
 
 
 class LaunchedServers:
-    """Servers, ready, and gone when the block is left, however it is left.
+    """Launches servers for a block. They are ready at its start and stopped at its end, also after an error.
 
     Args:
-        launching: What.
+        launching: The servers to launch.
     """
 
     def __init__(self, launching: LaunchPlan):
@@ -89,8 +89,8 @@ class LaunchedServers:
         """Launches them and waits until they are ready.
 
         Raises:
-            UsageError: The place cannot do that.
-            ProviderFailed: It did not.
+            UsageError: The provider does not support it.
+            ProviderFailed: The launch failed.
         """
         launching = self._launching
         with ExitStack() as stack:
@@ -111,11 +111,11 @@ class LaunchedServers:
 
     @property
     def api_key(self) -> str | None:
-        """The key that they ask for."""
+        """API key of the servers."""
         return None if self._deployment is None else self._deployment.api_key
 
     def settle(self) -> None:
-        """Waits until none of the servers has a session any more, for 10 s at most."""
+        """Waits until no server has a session, at most 10 s."""
         assert self._deployment is not None
         limit = time.monotonic() + SETTLE_S
         for url in self._deployment.urls:
@@ -124,22 +124,22 @@ class LaunchedServers:
 
 
 def _is_busy(url: str, api_key: str | None) -> bool:
-    """Whether a server says in its metrics that it has sessions. One that says nothing is taken for idle."""
+    """Whether the metrics of a server show sessions. A server without metrics is considered idle."""
     try:
         lines = fetch(f"{url}/metrics", bearer(api_key), SETTLE_S).body.splitlines()
-    except ConnectionFailed:  # it may die in the middle of its answer
+    except ConnectionFailed:  # it may end during its answer
         return False
     held = next((line for line in lines if line.startswith(_HELD)), b"x 0")
     return float(held.split()[1]) > 0
 
 
-# So many sessions for each host miss a given one only once in 20,000 times where each takes any of them, which is
-# worse than any balancer. Smaller batches prove nothing.
+# With this number of sessions per host, random choice (which is worse than any balancer) misses a given host once in
+# 20,000 times. Smaller batches prove nothing.
 SESSIONS_EACH = 10
 
 
 def host_sentences(summaries: Sequence[BatchSummary]) -> list[str]:
-    """How even the largest batches were, in a sentence; none where there was one host."""
+    """A sentence about the balance of the largest batches. Empty for one host."""
     shared = [summary for summary in summaries if len(summary.hosts) > 1]
     if not shared:
         return []
@@ -153,23 +153,23 @@ def host_sentences(summaries: Sequence[BatchSummary]) -> list[str]:
 
 
 def too_few_hosts(summaries: Sequence[BatchSummary], expected: int) -> str | None:
-    """Why the load has not reached as many hosts as expected; None: it has.
+    """Why the load has not reached the expected number of hosts. None if it has.
 
-    Each batch of `SESSIONS_EACH` sessions or more for each host must have reached all; all batches together must,
-    in any case.
+    Each batch with at least `SESSIONS_EACH` sessions per host must have reached all hosts, and so must all batches
+    together.
     """
     reached = sum((Counter(summary.hosts) for summary in summaries), Counter[str]())
     if not reached:
         return (
-            f"{expected} hosts were expected, and none is known: no request succeeded, or nothing says where they "
-            "ran, as the environment `benchmark` (host_url) and Envoys of `openenv gateway` do"
+            f"{expected} hosts were expected, but none is known: no request succeeded, or replies do not name their "
+            "host, as the environment `benchmark` (host_url) and Envoy of `openenv gateway` do"
         )
     for summary in summaries:
         if summary.num_requests >= SESSIONS_EACH * expected and len(summary.hosts) < expected:
             where = f"{summary.num_requests:,} sessions (repetition {summary.repetition})"
-            return f"{expected} hosts were expected, and {where} reached {_told(summary.hosts)}"
+            return f"{expected} hosts were expected, but {where} reached {_told(summary.hosts)}"
     if len(reached) < expected:
-        return f"{expected} hosts were expected, and the load reached {_told(reached)}"
+        return f"{expected} hosts were expected, but the load reached {_told(reached)}"
     return None
 
 
@@ -183,15 +183,15 @@ def _told(hosts: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The batches of a measurement: every size with every wait, `reps` times.
+    """The batches of a measurement: each size with each wait, `reps` times.
 
     Attributes:
-        requests: Numbers of sessions at once.
-        waits: Seconds that a step is asked to take.
+        requests: Numbers of concurrent sessions.
+        waits: Requested durations of a step, in seconds.
         reps: Repetitions of each batch.
         mode: `ws` or `http`.
-        timeout_s: Seconds for each phase of a request; more than the longest wait.
-        processes: Among which each batch is shared out; None chooses by its size.
+        timeout_s: Seconds for each phase of a request, more than the longest wait.
+        processes: Number of load processes. None chooses it by the size of each batch.
     """
 
     requests: Sequence[int]
@@ -202,11 +202,11 @@ class Grid:
     processes: int | None = None
 
     def batches(self, url: str | Sequence[str], api_key: str | None = None) -> list[tuple[RequestBatch, int]]:
-        """What to do, each with the number of its repetition.
+        """The batches, each with the number of its repetition.
 
         Args:
             url: Address of the server, or of several.
-            api_key: The key that they ask for.
+            api_key: API key of the servers.
         """
         first, *further = [url] if isinstance(url, str) else url
         return [
@@ -217,18 +217,18 @@ class Grid:
         ]
 
     def processes_for(self, sessions: int) -> int:
-        """Processes of the load for a batch of this size."""
+        """Number of load processes for a batch of this size."""
         return self.processes or enough_processes(sessions, raise_file_limit())
 
 
 @dataclass(slots=True)
 class ScaleResult:
-    """What was measured.
+    """The result of a measurement.
 
     Attributes:
-        summaries: One a batch.
-        errors: How often each error came, by type and message.
-        cores: Of the machine that served.
+        summaries: One summary per batch.
+        errors: Number of occurrences of each error, by type and message.
+        cores: Number of cores of the servers' machine.
     """
 
     cores: int
@@ -237,12 +237,12 @@ class ScaleResult:
 
     @property
     def max_batches(self) -> dict[float, int]:
-        """The largest batch that was carried, by wait; 0 if none was."""
+        """Size of the largest successful batch by wait, 0 if there is none."""
         waits = sorted({summary.wait_seconds for summary in self.summaries})
         return {wait: max_batch(s for s in self.summaries if s.wait_seconds == wait) for wait in waits}
 
     def verdicts(self) -> list[str]:
-        """What was found, a sentence a wait."""
+        """The results, one sentence per wait."""
         largest = max(summary.num_requests for summary in self.summaries)
         sentences = []
         for wait, size in self.max_batches.items():
@@ -256,16 +256,16 @@ class ScaleResult:
 
 
 def check_grid(grid: Grid) -> None:
-    """Whether a grid can be measured here, before anything is started.
+    """Checks that a grid can be measured on this machine, before the first server starts.
 
     Raises:
-        UsageError: An empty grid, more sessions than the processes can have, or a deadline within the wait.
+        UsageError: The grid is empty, has too many sessions for the processes, or a timeout below a wait.
         MissingExtra: A package for it is not installed.
     """
     if grid.mode is Mode.HTTP:
         require_httpx()
     if not grid.requests or not grid.waits or grid.reps < 1:
-        raise UsageError("there is nothing to measure: give at least one size, one wait and one repetition")
+        raise UsageError("there is nothing to measure: set at least one size, one wait and one repetition")
     if min(grid.waits) < 0:
         raise UsageError(f"a step cannot take {min(grid.waits):g} s (--wait-grid)")
     for sessions in grid.requests:
@@ -287,21 +287,21 @@ def measure_scale(
     settle: Callable[[], None] = lambda: None,
     progress: Callable[[RequestBatch, int, LoadCounts], None] = lambda batch, repetition, counts: None,
 ) -> ScaleResult:
-    """Does all batches of a grid, one after the other.
+    """Runs all batches of a grid, one after the other.
 
-    Writes `raw.jsonl`, `summary.csv` and `result.json` as it goes.
+    Writes `raw.jsonl`, `summary.csv` and `result.json` during the measurement.
 
     Args:
-        grid: What to do; `check_grid` has accepted it.
-        url: Address of the server, or of several that do the same.
-        output_dir: Where to write; made if it is not there.
-        served_by: What the server is, in words.
-        api_key: The key that it asks for.
-        command: What was typed to measure it.
-        target: What is served, as `openenv serve` takes it; None if it is not known.
-        cores: Of the machine that serves; those of this one if None.
-        settle: Called before each batch; returns when the server is idle again.
-        progress: Called about ten times a second with the batch under way and its repetition.
+        grid: The batches, accepted by `check_grid`.
+        url: Address of the server, or of several equivalent ones.
+        output_dir: Folder for the files. Created if it does not exist.
+        served_by: Description of the server.
+        api_key: API key of the servers.
+        command: The command line of the measurement.
+        target: Target of `openenv serve`. None if unknown.
+        cores: Number of cores of the servers' machine. None for those of this machine.
+        settle: Called before each batch. Returns when the server is idle.
+        progress: Called about ten times a second with the current batch and its repetition.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
     result = ScaleResult(cores or os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""Servers that run as long as a measurement, and an empty server as the lower bound."""
+"""Servers for the duration of a measurement, and an empty server for the lower bound of the cost of a step."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .machine import cpu_seconds, process_tree, resident_bytes
 
 # Seconds from the start of a server to its first reset.
 READY_S = 30.0
-# Seconds in which a server that was asked to end may end its connections.
+# Seconds for a server to close its connections after SIGTERM.
 STOP_S = 10.0
-# A server is quiet when it uses less CPU than this in one look: it has imported what it needs, in every worker.
+# CPU seconds between two checks below which a server is idle: all of its workers have imported their modules.
 QUIET_CPU_S = 0.03
 LOOK_S = 0.25
 SETTLE_S = 10.0
@@ -37,16 +37,16 @@ _ADDRESS = re.compile(rb"https?://[^\s\x1b]+:\d+")
 
 
 class ServedProcess:
-    """A command that serves an environment: started on entering, ready then, and gone on leaving.
+    """A command that serves an environment. Runs for a `with` block, and is ready at its start.
 
-    It is gone as well when the thread that entered ends without leaving, as by SIGKILL.
+    It also ends when the thread of the block ends, for instance by SIGKILL.
 
     Args:
-        command: What to run; it says its address (`http://host:port`) in its output.
-        url: Where it listens, for a command that does not say so.
-        workers: How many worker processes it starts, if it starts any.
-        cwd: Where to run it; None for here.
-        cpus: The cores it may use; None for all.
+        command: Command line. The command prints its address (`http://host:port`).
+        url: Address of the server, if the command does not print it.
+        workers: Number of worker processes.
+        cwd: Working folder. None for the current one.
+        cpus: CPU cores that it may use. None for all.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class ServedProcess:
         """Starts it and waits until a reset over a WebSocket is answered.
 
         Raises:
-            LaunchFailed: It ended; the message has the tail of its output.
-            NotReady: It did not answer in time.
+            LaunchFailed: The command ended; with the end of its output.
+            NotReady: The server did not answer in time.
         """
         raise_file_limit()
         self._log = tempfile.TemporaryFile()
-        # A session of its own, so that its workers can be ended with it and Ctrl-C is ours to handle.
+        # A new process group, so that its workers end with it, and Ctrl-C reaches only this process.
         try:
             self._process = subprocess.Popen(  # noqa: S603  no shell is involved
                 kill_on_parent_death(self._command),
@@ -100,26 +100,26 @@ class ServedProcess:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Address of the server."""
         assert self._url is not None
         return self._url
 
     def pids(self) -> list[int]:
-        """Its processes. Raises `LaunchFailed` if it has ended."""
+        """PIDs of its processes. Raises `LaunchFailed` if it has ended."""
         self._check()
         return process_tree([self._process.pid])
 
     def cpu_seconds(self) -> float:
-        """CPU time that its processes have used so far."""
+        """CPU time of its processes so far, in seconds."""
         return cpu_seconds(self.pids())
 
     def resident_bytes(self) -> int:
-        """Resident memory of its processes."""
+        """Resident memory of its processes, in bytes."""
         return resident_bytes(self.pids())
 
     def settle(self) -> None:
-        """Waits until all its workers are there and idle, for 10 s at most."""
-        # With workers, there is a parent too.
+        """Waits until all of its workers run and are idle, at most 10 s."""
+        # Several workers also have a parent process.
         processes = self._workers + (self._workers > 1)
         limit = time.monotonic() + SETTLE_S
         while time.monotonic() < limit:
@@ -129,7 +129,7 @@ class ServedProcess:
                 return
 
     def close(self) -> None:
-        """Ends it: asks, waits, and kills what is left of it. May be called repeatedly."""
+        """Ends it: SIGTERM, then SIGKILL for the processes that remain. May be called repeatedly."""
         self._process.terminate()
         try:
             with suppress(subprocess.TimeoutExpired):
@@ -141,7 +141,7 @@ class ServedProcess:
             self._log.close()
 
     def _await_reset(self, limit: float) -> None:
-        failure = "it has not said its address"
+        failure = "it has not printed its address"
         while time.monotonic() < limit:
             self._check()
             if self._url is None and (found := _ADDRESS.search(self._output())):
@@ -165,23 +165,23 @@ class ServedProcess:
         return " ".join(self._command)
 
     def _output(self) -> bytes:
-        # pread: the server writes where the file's one position stands.
+        # pread, since the server writes at the shared position of the file.
         return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0)
 
     def _tail(self) -> str:
         text = self._output()[-_LOG_TAIL:].decode(errors="replace").strip()
-        return f"; the end of its output:\n{text}" if text else "; it has printed nothing"
+        return f"; the end of its output:\n{text}" if text else "; it has no output"
 
 
 class ServedTarget(ServedProcess):
-    """What `openenv serve TARGET` serves, on a free port of this machine.
+    """Runs `openenv serve TARGET` on a free port of this machine.
 
     Args:
-        target: As `openenv serve` takes it.
-        workers: Worker processes.
-        max_sessions: How many sessions must be possible at one time.
-        cpus: The cores it may use; None for all.
-        cwd: Where to run it; None for here.
+        target: Argument of `openenv serve`.
+        workers: Number of worker processes.
+        max_sessions: Number of concurrent sessions that it must allow.
+        cpus: CPU cores that it may use. None for all.
+        cwd: Working folder. None for the current one.
     """
 
     def __init__(
@@ -203,10 +203,10 @@ class ServedTarget(ServedProcess):
 
 
 def probe(url: str, timeout_s: float = 10.0) -> None:
-    """Whether a session can be opened at an address and reset.
+    """Opens and resets a session at an address.
 
     Raises:
-        OpenEnvError: It cannot; this is why.
+        OpenEnvError: That failed.
     """
 
     async def reset() -> None:
@@ -224,10 +224,10 @@ _ANSWER = (
 
 
 class Floor(ServedProcess):
-    """The floor as a process: there on entering, gone on leaving.
+    """The empty server as a process, for a `with` block.
 
     Args:
-        cpus: The cores it may use; None for all.
+        cpus: CPU cores that it may use. None for all.
     """
 
     def __init__(self, cpus: Collection[int] | None = None):

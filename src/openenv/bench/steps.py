@@ -1,4 +1,4 @@
-"""What a step costs: each session steps again as soon as it has its answer."""
+"""Measure the cost of a step with a closed loop: each session steps again as soon as it has its answer."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from .served import Floor
 
 @dataclass(slots=True)
 class StepCost:
-    """What was measured. Latencies are seconds, by nearest rank.
+    """The result of a measurement. Latencies are seconds, by nearest rank.
 
     Attributes:
-        sessions: How many stepped to the end.
-        failed: How many did not.
-        errors: How often each error came, by type and message.
-        steps: Steps answered.
-        resets: Episodes that ended and were followed by a reset; its time and CPU count too.
-        seconds: Duration.
-        steps_per_second: `steps` by `seconds`.
-        p50, p99: Latency of a step; of a batch of them, where they went as batches.
-        server_us_per_step: CPU microseconds of the server's processes; None if they are not known.
-        client_us_per_step: CPU microseconds of the load's processes.
-        kib_per_session: By how much the server's resident memory grew for each session, read when all had done a
-            few steps and none had anything to do; None if it is not known, or too few to tell.
+        sessions: Number of sessions that stepped to the end.
+        failed: Number of sessions that failed.
+        errors: Number of occurrences of each error, by type and message.
+        steps: Number of answered steps.
+        resets: Number of resets after the end of an episode. Their time and CPU are included.
+        seconds: Duration in seconds.
+        steps_per_second: `steps` divided by `seconds`.
+        p50, p99: Latency of a step, or of a batch of steps.
+        server_us_per_step: CPU microseconds of the server's processes. None if unknown.
+        client_us_per_step: CPU microseconds of the load processes.
+        kib_per_session: Growth of the server's resident memory per session, read after a few steps of all sessions
+            while they are idle. None if unknown, or with too few sessions.
     """
 
     sessions: int
@@ -59,17 +59,17 @@ class StepCost:
 
     @property
     def us_per_step(self) -> float | None:
-        """CPU microseconds of both sides; None if those of one are not known."""
+        """CPU microseconds of both sides. None if those of one side are unknown."""
         if self.server_us_per_step is None or self.client_us_per_step is None:
             return None
         return self.server_us_per_step + self.client_us_per_step
 
 
 def mean_cost(trials: Sequence[StepCost]) -> StepCost:
-    """Several trials as one: counts are sums, figures are means of those trials that have them.
+    """Combines trials: counts are added, other figures are means over the trials that have them.
 
     Args:
-        trials: At least one, all of one loop.
+        trials: Trials of the same loop, at least one.
     """
     means: dict[str, Any] = {}
     for figure in ("steps_per_second", "p50", "p99", "server_us_per_step", "client_us_per_step", "kib_per_session"):
@@ -86,7 +86,7 @@ def mean_cost(trials: Sequence[StepCost]) -> StepCost:
     )
 
 
-# Steps of each session before the measurement: buffers and caches are then as large as they get.
+# Steps of each session before the measurement, for buffers and caches to reach their full size.
 WARM_UP = 20
 
 
@@ -96,12 +96,12 @@ class ClosedLoop:
 
     Attributes:
         url: Address of the server, in any form that `EnvClient` takes.
-        sessions: How many step at the same time.
-        duration_s: For how long.
-        action: What each step does.
+        sessions: Number of concurrent sessions.
+        duration_s: Duration in seconds.
+        action: Action of each step.
         timeout_s: Seconds for each call.
-        vector: All sessions of a process go through one `VectorEnvClient`, a batch a step.
-        connections: Of each such client; one for each worker that is to have work.
+        vector: Whether all sessions of a process share a `VectorEnvClient` and step in batches.
+        connections: Number of connections of each such client. Use one per worker.
     """
 
     url: str
@@ -115,16 +115,16 @@ class ClosedLoop:
 
 @dataclass(slots=True)
 class LoopShare:
-    """What one process of the load has done.
+    """The result of one load process.
 
     Attributes:
-        latencies: Seconds of every call, which is one step or one batch of them.
-        steps: Steps answered.
-        resets: Episodes that ended and were followed by a reset.
-        errors: How often each error came, by type and message.
-        sessions: How many stepped to the end.
-        seconds: Duration.
-        cpu_s: CPU time of the process.
+        latencies: Duration of each call (a step, or a batch of steps), in seconds.
+        steps: Number of answered steps.
+        resets: Number of resets after the end of an episode.
+        errors: Number of occurrences of each error, by type and message.
+        sessions: Number of sessions that stepped to the end.
+        seconds: Duration in seconds.
+        cpu_s: CPU time of the process, in seconds.
     """
 
     latencies: array[float] = field(default_factory=lambda: array("d"))
@@ -141,7 +141,7 @@ class LoopShare:
 
 
 class Stepper(ABC):
-    """Some of the sessions of a closed loop, behind one client. Failures are counted and end nothing else."""
+    """Some of the sessions of a closed loop, with one client. A failure is counted, and ends only its session."""
 
     def __init__(self, client: Any, part: LoopShare, member: LoadProcess, sessions: int = 1):
         self._client = client
@@ -152,11 +152,11 @@ class Stepper(ABC):
 
     @property
     def alive(self) -> int:
-        """How many of its sessions have never failed."""
+        """Number of its sessions without a failure."""
         return self._sessions - len(self._failed)
 
     async def prepare(self, places: asyncio.Semaphore) -> None:
-        """Connects, resets and warms up; holds one of the places meanwhile."""
+        """Connects, resets and warms up, while it holds one of `places`."""
         async with places:
             try:
                 await self._reset()
@@ -169,20 +169,20 @@ class Stepper(ABC):
             await self._steps(lambda: next(left, None) is not None)
 
     async def step_until(self, end: float) -> None:
-        """Steps until the clock has reached `end`, and waits for the last answer."""
+        """Steps until the time `end`, and waits for the last answer."""
         await self._steps(lambda: time.perf_counter() < end)
 
     async def close(self) -> None:
-        """Ends its sessions."""
+        """Closes its sessions."""
         await self._client.close()
 
     @abstractmethod
     async def _reset(self) -> None:
-        """Begins the first episode of each session."""
+        """Starts the first episode of each session."""
 
     @abstractmethod
     async def _steps(self, more: Callable[[], bool]) -> None:
-        """Steps as long as there is more to do and a session that steps."""
+        """Steps while `more` returns True and a session is alive."""
 
     def _fail(self, number: int, error: OpenEnvError) -> None:
         if number not in self._failed:
@@ -192,7 +192,7 @@ class Stepper(ABC):
 
 
 class SessionStepper(Stepper):
-    """One session with a client of its own. Its first failure ends it."""
+    """One session with its own client. The first failure ends it."""
 
     def __init__(self, loop: ClosedLoop, part: LoopShare, member: LoadProcess):
         client = GenericEnvClient(loop.url, connect_timeout_s=loop.timeout_s, message_timeout_s=loop.timeout_s)
@@ -219,7 +219,7 @@ class SessionStepper(Stepper):
 
 
 class VectorStepper(Stepper):
-    """The sessions of one `VectorEnvClient`. One that has failed once counts as failed, though it steps on."""
+    """The sessions of one `VectorEnvClient`. A session with a failure is counted as failed, but continues to step."""
 
     def __init__(self, loop: ClosedLoop, part: LoopShare, member: LoadProcess, sessions: int):
         client = VectorEnvClient(
@@ -233,7 +233,7 @@ class VectorStepper(Stepper):
         )
         super().__init__(client, part, member, sessions)
         self._actions = [dict(loop.action)] * sessions
-        # Episodes that are over: their next step is a reset.
+        # Slots whose episode is over: their next step is a reset.
         self._over = 0
 
     async def _reset(self) -> None:
@@ -250,31 +250,31 @@ class VectorStepper(Stepper):
             self._over = sum(result.done for result in results)
 
     def _count(self, results: Sequence[StepResult[Any]]) -> int:
-        """How many of the results are none of a failure."""
+        """Number of results without an error."""
         failures = [(number, result.error) for number, result in enumerate(results) if result.error is not None]
         for number, error in failures:
             self._fail(number, error)
         return len(results) - len(failures)
 
 
-# Connections opened at one time, so that none of them waits long enough to fail.
+# Concurrent connection attempts, few enough that none of them times out.
 CONNECTING = 64
-# Below so many sessions, what a server allocates once outweighs what it allocates for each.
+# Minimum of sessions for `kib_per_session`: with fewer, one-time allocations of the server dominate.
 MEMORY_SESSIONS = 256
 
 
 class Metered(Protocol):
-    """A server that says how much CPU time and memory it has used."""
+    """A server with measurable CPU time and memory."""
 
     def cpu_seconds(self) -> float:
-        """CPU time used so far."""
+        """CPU time used so far, in seconds."""
 
     def resident_bytes(self) -> int:
-        """Resident memory now."""
+        """Current resident memory, in bytes."""
 
 
 class _Meter:
-    """Reads a server at the meetings of the load: when all sessions are connected and idle, before and after."""
+    """Measures a server whenever the load processes are synchronized, with all sessions connected and idle."""
 
     def __init__(self, server: Metered | None):
         self._server = server
@@ -304,14 +304,14 @@ def measure_steps(
     """Runs a closed loop.
 
     Args:
-        loop: What to do.
-        processes: Among which the sessions are shared out.
-        server: What serves, for its CPU time and memory.
+        loop: The load.
+        processes: Number of load processes among which the sessions are divided.
+        server: The server, for its CPU time and memory.
         progress: Called about ten times a second.
 
     Raises:
-        UsageError: The processes cannot have as many sessions open.
-        LaunchFailed: No session could be opened, or none ended a step; the message says why.
+        UsageError: There are too many sessions for the processes.
+        LaunchFailed: No session could be opened, or no step was answered; the message has the reason.
     """
     check_share(loop.sessions, processes, raise_file_limit())
     meter = _Meter(server)
@@ -320,7 +320,7 @@ def measure_steps(
     errors = sum((part.errors for part in parts), Counter[str]())
     steps, sessions = sum(part.steps for part in parts), sum(part.sessions for part in parts)
     if not steps:
-        raise LaunchFailed(f"no step was answered: {'; '.join(errors) or f'not within {loop.duration_s:g} s'}")
+        raise LaunchFailed(f"no step was answered: {'; '.join(errors) or f'no answer within {loop.duration_s:g} s'}")
     latencies = sorted(latency for part in parts for latency in part.latencies)
     seconds = max(part.seconds for part in parts)
     return StepCost(
@@ -340,7 +340,7 @@ def measure_steps(
 
 
 def _step_along(loop: ClosedLoop, member: LoadProcess, sessions: int) -> LoopShare:
-    """In a process of the load: its share of the sessions."""
+    """Runs a load process's share of the sessions."""
     raise_file_limit()
     # Collections go on, as in a trainer, but have nothing to do with the modules of this process.
     gc.freeze()
@@ -354,7 +354,7 @@ def _step_along(loop: ClosedLoop, member: LoadProcess, sessions: int) -> LoopSha
         else:
             steppers = [SessionStepper(loop, part, member) for _ in range(sessions)]
         await asyncio.gather(*(stepper.prepare(places) for stepper in steppers))
-        part.latencies, part.steps, part.resets = array("d"), 0, 0  # what was done so far was the warm-up
+        part.latencies, part.steps, part.resets = array("d"), 0, 0  # discard the warm-up
         member.meet()
         began, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*(stepper.step_until(began + loop.duration_s) for stepper in steppers))
@@ -369,11 +369,11 @@ def _step_along(loop: ClosedLoop, member: LoadProcess, sessions: int) -> LoopSha
 
 @dataclass(slots=True)
 class Trials:
-    """What came of it.
+    """The results of all trials.
 
     Attributes:
-        server: One a trial.
-        floor: Of the empty server, one a trial; none if it was not asked for.
+        server: One result per trial.
+        floor: Results of the empty server, one per trial, or empty.
     """
 
     server: list[StepCost] = field(default_factory=list)
@@ -389,15 +389,15 @@ def measure_trials(
     floor: bool = False,
     stage: Callable[[str], None] = lambda text: None,
 ) -> Trials:
-    """Measures, turn and turn about.
+    """Measures a server and, if requested, an empty server, in alternation.
 
     Args:
-        loop: What to do. The floor is always that of single steps.
-        trials: How often.
-        processes: Among which the sessions are shared out.
-        server: What serves, for its CPU time and memory.
-        floor: Whether to put the same load on an empty server on this machine.
-        stage: Called with a sentence when something begins.
+        loop: The load. The floor always has single steps.
+        trials: Number of trials.
+        processes: Number of load processes among which the sessions are divided.
+        server: The server, for its CPU time and memory.
+        floor: Whether to run the same load with an empty server on this machine.
+        stage: Called with a sentence at the start of each part.
 
     Raises:
         UsageError, LaunchFailed: As `measure_steps`.
@@ -409,7 +409,7 @@ def measure_trials(
             which = f", trial {number} of {trials}" if trials > 1 else ""
             stage(what + which)
             cost = measure_steps(loop, processes, server)
-            # A server keeps the memory that sessions have given back: only the first trial sees it grow.
+            # A server keeps the memory that closed sessions have freed: it grows only in the first trial.
             found.server.append(cost if number == 1 else replace(cost, kib_per_session=None))
             if empty is not None:
                 stage(f"the floor: {what}{which}")

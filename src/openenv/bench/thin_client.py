@@ -21,7 +21,7 @@ from ..providers.gateway import HEADER
 
 
 class Opcode(IntEnum):
-    """What a frame is."""
+    """Types of WebSocket frames."""
 
     CONTINUATION = 0
     TEXT = 1
@@ -31,13 +31,13 @@ class Opcode(IntEnum):
     PONG = 10
 
 
-# A mask is due from every client; this one leaves the bytes as they are.
+# Clients must mask their frames. This mask does not change the bytes.
 _MASK = bytes(4)
 _FINAL, _MASKED = 0x80, 0x80
 
 
 def client_frame(opcode: Opcode, payload: bytes) -> bytes:
-    """One whole message as a client sends it."""
+    """The frame of a whole message from a client."""
     size = len(payload)
     if size < 126:
         head = bytes((_FINAL | opcode, _MASKED | size))
@@ -49,7 +49,7 @@ def client_frame(opcode: Opcode, payload: bytes) -> bytes:
 
 
 class FrameReader:
-    """What a server sends, cut into messages."""
+    """Splits the data from a server into messages."""
 
     __slots__ = ("_opcode", "_parts", "_rest")
 
@@ -59,10 +59,10 @@ class FrameReader:
         self._opcode = Opcode.TEXT
 
     def feed(self, data: bytes) -> Iterator[tuple[Opcode, bytes]]:
-        """The messages that are whole now, each with its kind; the rest waits for more.
+        """The complete messages, each with its opcode. Keeps incomplete data for the next call.
 
         Raises:
-            ProtocolViolation: This is not what a server may send.
+            ProtocolViolation: A server must not send this.
         """
         rest = self._rest + data if self._rest else data
         while (bounds := _bounds(rest)) is not None:
@@ -71,26 +71,26 @@ class FrameReader:
             try:
                 opcode = Opcode(first & 0x0F)
             except ValueError:
-                raise ProtocolViolation(f"the server sent a frame of unknown kind {first & 0x0F}") from None
-            if opcode < Opcode.CLOSE and not (opcode and first & _FINAL):  # a part of a message
+                raise ProtocolViolation(f"the server sent a frame with the unknown opcode {first & 0x0F}") from None
+            if opcode < Opcode.CLOSE and not (opcode and first & _FINAL):  # a fragment of a message
                 if opcode:
                     self._opcode, self._parts = opcode, b""
                 self._parts += payload
                 opcode, payload = self._opcode, self._parts
             if opcode >= Opcode.CLOSE or first & _FINAL:
-                # The caller may stop here: what was read is not read again.
+                # The caller may stop here: this frame is then consumed.
                 self._rest = rest
                 yield opcode, payload
         self._rest = rest
 
 
 def _bounds(data: bytes) -> tuple[int, int] | None:
-    """Where the payload of the first frame begins and ends; None if it is not whole yet."""
+    """Start and end of the payload of the first frame. None if the frame is incomplete."""
     if len(data) < 2:
         return None
     size, begin = data[1], 2
     if size & _MASKED:
-        raise ProtocolViolation("the server sent a masked frame: is it a WebSocket server?")
+        raise ProtocolViolation("the server sent a masked frame, which WebSocket servers must not do")
     if size >= 126:
         begin = 4 if size == 126 else 10
         if len(data) < begin:
@@ -99,8 +99,8 @@ def _bounds(data: bytes) -> tuple[int, int] | None:
     return (begin, begin + size) if len(data) >= begin + size else None
 
 
-# An address has about 28,000 ports for one destination, and one that was used rests for a minute. So few of them
-# leave room for many storms a minute, and the kernel finds a free one at its first look.
+# Sessions per source address. An address has about 28,000 ports for one destination, and a used port is blocked
+# for a minute. This number allows many batches a minute, and lets the kernel find a free port quickly.
 SESSIONS_PER_SOURCE = 1024
 _SOURCES_PER_NET = 250
 
@@ -110,11 +110,11 @@ class Destination:
     """A server's environment endpoint, ready for connections.
 
     Attributes:
-        url: In its full form.
-        host, port: Where to connect.
-        handshake: The request that asks for a WebSocket; the key is in it.
-        tls: For `wss`.
-        sources: Whether connections may come from any address 127.x.y.z, as they may to such an address on Linux.
+        url: The full URL.
+        host, port: Address to connect to.
+        handshake: The HTTP request of the handshake, including the key.
+        tls: TLS context for `wss`.
+        sources: Whether source addresses 127.x.y.z may be used, as on Linux for a destination in that network.
     """
 
     url: str
@@ -125,7 +125,7 @@ class Destination:
     sources: bool
 
     def source(self, number: int) -> tuple[str, int] | None:
-        """The local address for a session, by its number within the storm; None leaves it to the system."""
+        """The source address of a session, by its number in the batch. None for the system's choice."""
         if not self.sources:
             return None
         net, place = divmod(number // SESSIONS_PER_SOURCE, _SOURCES_PER_NET)
@@ -134,14 +134,14 @@ class Destination:
 
 @lru_cache
 def destination_of(url: str, api_key: str | None = None) -> Destination:
-    """Reads an address in any form that `EnvClient` takes. Proxies of the environment are not used.
+    """Parses an address in any form that `EnvClient` takes. Ignores proxies of the environment.
 
     Args:
         url: The address.
-        api_key: The key that the server asks for.
+        api_key: API key of the server.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The address is invalid.
     """
     full = websocket_url(url)
     parts = urlsplit(full)
@@ -165,20 +165,20 @@ def destination_of(url: str, api_key: str | None = None) -> Destination:
     )
 
 
-# Seconds for the server to end a connection after our close frame.
+# Seconds for the server to close a connection after our close frame.
 CLOSE_TIMEOUT_S = 2.0
 _ROUTE = re.compile(rb"(?i)\r\n%s: *([^\r\n]+)" % HEADER.encode())
 _GOODBYE = client_frame(Opcode.CLOSE, b"\x03\xe8")
 
 
 class ThinClient(asyncio.Protocol):
-    """One session over one connection, in protocol v1, which servers of every version speak. One call at a time.
+    """One session over one connection with protocol v1, which all servers support. One call at a time.
 
-    It has no pings, no proxies and no limits, and uses asyncio's own transport: half the CPU time of `EnvClient`
-    from connecting to closing, and no caller waits for the connection and could give up.
+    It has no pings, proxies or limits, and uses asyncio's transport directly. From connect to close, it needs half
+    the CPU time of `EnvClient`.
 
     Attributes:
-        route: What a gateway calls the server that it has chosen, once there is a connection.
+        route: Name of the server that a gateway has chosen, once connected.
     """
 
     def __init__(self, destination: Destination):
@@ -192,7 +192,7 @@ class ThinClient(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.route: str | None = None
         self._farewell = " without a word"
-        # What the next call will raise: a server that is full says so unasked.
+        # The error that the next call raises: a full server sends one without a request.
         self._error: OpenEnvError | None = None
 
     @classmethod
@@ -200,13 +200,13 @@ class ThinClient(asyncio.Protocol):
         """Opens a connection.
 
         Args:
-            destination: Where to.
-            number: Of the session within its storm: says which local address it comes from.
+            destination: The server.
+            number: Number of the session in its batch, which determines its source address.
             timeout_s: Seconds for TCP, TLS and WebSocket handshake together.
 
         Raises:
             ConnectTimeout: No connection in time.
-            ConnectionFailed: Refused, not reachable, or no WebSocket there (`ConnectionLost`: it hung up).
+            ConnectionFailed: Refused, unreachable, or not a WebSocket (`ConnectionLost`: the server closed it).
         """
         client = cls(destination)
         try:
@@ -240,7 +240,7 @@ class ThinClient(asyncio.Protocol):
             The observation.
 
         Raises:
-            OpenEnvError: What the server reported, or `StepTimeout`, or `ConnectionLost`.
+            OpenEnvError: The server's error, `StepTimeout` or `ConnectionLost`.
         """
         if self._error is not None:
             raise self._error
@@ -251,7 +251,7 @@ class ThinClient(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 payload = await self._answer
         except TimeoutError as error:
-            if isinstance(error, OpenEnvError):  # the server's own
+            if isinstance(error, OpenEnvError):  # an error of the server
                 raise
             raise StepTimeout(f"no answer to {kind} within {timeout_s:g} s") from None
         observation = payload.get("observation")
@@ -260,7 +260,7 @@ class ThinClient(asyncio.Protocol):
         return observation
 
     async def close(self) -> None:
-        """Says goodbye and waits for the server to do so, two seconds at most."""
+        """Sends a close frame, and waits up to two seconds for that of the server."""
         if not self._ended.done():
             self._write(_GOODBYE)
             try:
@@ -269,7 +269,7 @@ class ThinClient(asyncio.Protocol):
             except TimeoutError:
                 self._abort()
 
-    # What asyncio calls.
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -306,7 +306,7 @@ class ThinClient(asyncio.Protocol):
         self._error = self._error or lost
 
     def _shake(self, head: bytes) -> bytes:
-        """Reads the server's part of the handshake. Returns what came after it."""
+        """Parses the server's handshake. Returns the data after it."""
         head, end, rest = head.partition(b"\r\n\r\n")
         if not end:
             self._head = head
@@ -324,7 +324,7 @@ class ThinClient(asyncio.Protocol):
     def _fail(self, error: OpenEnvError) -> None:
         if not self._answer.done():
             self._answer.set_exception(error)
-            self._answer.exception()  # read, in case that no caller waits
+            self._answer.exception()  # mark as retrieved, in case no caller waits
         elif self._error is None:
             self._error = error
 
