@@ -1,7 +1,7 @@
-"""What goes into the environment and what comes out.
+"""The action, observation and state of the environment.
 
-Clients and servers share these classes. Each field's type, bounds and description are what a trainer is told
-(`GET /schema`), what the form of the web page is made of, and what every action is checked against.
+Client and server share these classes. From the type, bounds and description of each field come the JSON Schema
+(`GET /schema`), the form of the web page, and the validation of actions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What comes out of the environment. What goes in is the call of a tool: `openenv.mcp.CallToolAction`.
+"""The observations and state of the environment. Its action is a tool call: `openenv.mcp.CallToolAction`.
 
-Each field's type, bounds and description are what a trainer is told (`GET /schema`), and the web page shows.
+The JSON Schema (`GET /schema`) and the web page show the type, bounds and description of each field.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ __all__ = ["ToolShopObservation", "ToolShopState", "ToolShopTask"]
 
 
 class ToolShopTask(Observation):
-    """What the agent is asked to do: the observation after a reset."""
+    """The task: the observation after a reset."""
 
     task: str = Field(description="In words")
     calls_left: int = Field(default=0, ge=0, description="How many calls remain")
 
 
 class ToolShopObservation(CallToolObservation):
-    """What a tool gave (`result`), or why it gave nothing (`error`). `reward` and `done` are there already."""
+    """The result of a tool (`result`), or its failure (`error`). `Observation` already has `reward` and `done`."""
 
     calls_left: int = Field(default=0, ge=0, description="How many calls remain")
     terminated: bool = Field(default=False, description="The agent said that it is done")
-    truncated: bool = Field(default=False, description="The episode was cut short: no call remains")
+    truncated: bool = Field(default=False, description="No call remains")
 
 
 class ToolShopState(State):
-    """What a trainer may look at, and the agent is not shown."""
+    """Data for the trainer that the agent does not see."""
 
     split: str = Field(default="", description="Of the task")
     index: int | None = Field(default=None, description="Of the task in its split")

@@ -1,7 +1,7 @@
-"""What goes into the environment and what comes out.
+"""The action, observation and state of the environment.
 
-Clients and servers share these classes. Each field's type, bounds and description are what a trainer is told
-(`GET /schema`), what the form of the web page is made of, and what every action is checked against.
+Client and server share these classes. From the type, bounds and description of each field come the JSON Schema
+(`GET /schema`), the form of the web page, and the validation of actions.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ class Row(BaseModel):
 
 
 class WordGameObservation(Observation):
-    """What the player is told. `reward` and `done` are there already: every `Observation` has them."""
+    """The answer to a command. `Observation` already has `reward` and `done`."""
 
     text: str = Field(description="The same in words, as a prompt for a language model")
     valid: bool = Field(default=True, description="Whether the last guess was a word of the game")
     board: list[Row] = Field(default_factory=list, description="The marked guesses, the first one first")
     length: int = Field(default=5, ge=3, le=5, description="Letters of the hidden word")
-    guesses_left: int = Field(default=6, ge=0, le=20, description="How many guesses remain")
+    guesses_left: int = Field(default=6, ge=0, le=20, description="Number of remaining guesses")
     terminated: bool = Field(default=False, description="The word was found")
     truncated: bool = Field(default=False, description="No guess remains")
     answer: str | None = Field(default=None, description="The hidden word, once the game is over")
 
 
 class WordGameState(State):
-    """What a trainer may look at, and the player is not shown."""
+    """Data for the trainer that the player does not see."""
 
     answer: str = Field(default="", description="The hidden word; empty before the first reset")
     task: str | None = Field(default=None, description="Which task it is, such as `train/12`; None without a split")

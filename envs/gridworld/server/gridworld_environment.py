@@ -69,7 +69,7 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
 
         Args:
             seed: The same seed and arguments make the same level.
-            episode_id: A name for the episode.
+            episode_id: Id of the episode.
             split: `train` (1000 levels) or `test` (200 others); without one the level is the seed's own.
             index: Which level of the split (of `train`, without one), from 0; without it the seed chooses.
             kind: `open` (walls), `lava` (and lava), `door` (and a door, and its key).
@@ -94,7 +94,7 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
             optimal_steps=len(way),
             optimal_return=round(worth, 9),
         )
-        # No reward: nothing was done yet, and none is not the same as 0.
+        # No reward (None, not 0): the agent has not acted yet.
         return self._seen(self._level)
 
     def step(self, action: GridworldAction, timeout_s: float | None = None, **kwargs: Any) -> GridworldObservation:

@@ -9,5 +9,5 @@ from .python_sandbox_environment import PythonSandboxEnvironment
 
 walls.check()
 
-# The class, and not an instance: each session gets one of its own.
+# Pass the class, not an instance: each session gets a new instance.
 app = create_app(PythonSandboxEnvironment, name="python_sandbox")

@@ -50,7 +50,7 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
 
         Args:
             seed: Chooses the task where `index` does not.
-            episode_id: A name for the episode.
+            episode_id: Id of the episode.
             split: "train" or "test".
             index: Which task of the split.
             step_s: What the code of a step may take, if less than 5 s.
@@ -68,7 +68,7 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
         )
         self._step_s = step_s
         self._playing = True
-        # No reward: nothing was done yet, and none is not the same as 0.
+        # No reward (None, not 0): the agent has not acted yet.
         return PythonSandboxObservation(task=self._task.prompt, family=self._task.family, steps_left=MOST_STEPS)
 
     def step(
@@ -87,7 +87,7 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
         self._state.statuses.append(seen.status)
         seen.steps_left = MOST_STEPS - self._state.step_count
         seen.terminated = action.kind == "submit"
-        # An episode ends by itself (terminated) or is cut short (truncated); trainers treat the two differently.
+        # An episode ends in a final state (terminated) or at a limit (truncated). Trainers treat the two differently.
         seen.truncated = seen.steps_left == 0 and not seen.terminated
         seen.done = seen.terminated or seen.truncated
         self._playing = not seen.done

@@ -1,4 +1,4 @@
-"""What this environment promises. Run them with `pytest`, in the folder of openenv.yaml."""
+"""Tests of this environment. Run them with `pytest` in the folder of openenv.yaml."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sum_of_multiples(values):
 
 @needs_bubblewrap
 class TestConformance(EnvironmentConformance):
-    """What every environment must hold: seeds, sessions that do not see each other, bad actions, and more."""
+    """The checks for all environments: seeds, isolated sessions, invalid actions, and more."""
 
     # Fewer than usual: each episode starts processes.
     sessions = 4
@@ -49,7 +49,7 @@ class TestConformance(EnvironmentConformance):
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Env]:
-    """A client of an environment whose sessions have processes of their own, as on a server."""
+    """A client of an environment whose sessions run in processes, as on a server."""
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
     with PythonSandboxEnv(env=PythonSandboxEnvironment).sync() as client:

@@ -1,4 +1,4 @@
-"""The app: `openenv serve .` serves it, and so does any other ASGI server."""
+"""The ASGI app. `openenv serve .` and other ASGI servers serve it."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ from .tasks import MIXED
 for name in MIXED:
     score(question(name, "train", 0), "")
 
-# The class, and not an instance: each session gets one of its own.
+# Pass the class, not an instance: each session gets a new instance.
 app = create_app(ReasoningEnvironment, name="reasoning")

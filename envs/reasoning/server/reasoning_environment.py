@@ -45,7 +45,7 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
 
         Args:
             seed: Chooses the question, where `index` does not.
-            episode_id: A name for the episode.
+            episode_id: Id of the episode.
             task: A dataset, such as `leg_counting`; without one the question is of any.
             split: `train` (without one) or `test`; `train/leg_counting` says the task too.
             index: Which question of the split, or of the task in it, from 0.
@@ -72,7 +72,7 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
             answer=asked.answer,
             tries=allowed,
         )
-        # No reward: nothing was done yet, and none is not the same as 0.
+        # No reward (None, not 0): the agent has not acted yet.
         return self._seen(asked)
 
     def step(self, action: ReasoningAction, timeout_s: float | None = None, **kwargs: Any) -> ReasoningObservation:

@@ -1,4 +1,4 @@
-"""The app: `openenv serve .` serves it, and so does any other ASGI server."""
+"""The ASGI app. `openenv serve .` and other ASGI servers serve it."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from openenv.mcp import CallToolAction
 from ..models import ToolShopObservation
 from .tool_shop_environment import ToolShopEnvironment
 
-# The class, and not an instance: each session gets one of its own.
+# Pass the class, not an instance: each session gets a new instance.
 app = create_app(ToolShopEnvironment, action=CallToolAction, observation=ToolShopObservation, name="tool_shop")

@@ -43,7 +43,7 @@ class ToolShopEnvironment(MCPEnvironment):
 
         Args:
             seed: Chooses the task where `index` does not.
-            episode_id: A name for the episode.
+            episode_id: Id of the episode.
             split: "train" or "test".
             index: Which task of the split.
 
@@ -62,19 +62,19 @@ class ToolShopEnvironment(MCPEnvironment):
             wanted=sorted(self._task.wanted.elements()),
         )
         self._playing, self._finished = True, False
-        # No reward: nothing was done yet, and none is not the same as 0.
+        # No reward (None, not 0): the agent has not acted yet.
         return ToolShopTask(task=self._task.text, calls_left=MOST_CALLS)
 
     def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
         """Calls a tool. A tool that fails is an answer too, for the agent to read, and changes nothing."""
-        if not isinstance(action, CallToolAction):  # the list of tools, which is no step of the episode
+        if not isinstance(action, CallToolAction):  # the list of tools, which is not a step of the episode
             return super().step(action, timeout_s=timeout_s, **kwargs)
         if not self._playing or self._task is None:
             raise ResetRequired("no task is set: call reset() for one")
         answer: CallToolObservation = super().step(action, timeout_s=timeout_s, **kwargs)
         self._state.step_count += 1
         calls_left = MOST_CALLS - self._state.step_count
-        # An episode ends by itself (terminated) or is cut short (truncated); trainers treat the two differently.
+        # An episode ends in a final state (terminated) or at a limit (truncated). Trainers treat the two differently.
         truncated = calls_left == 0 and not self._finished
         self._playing = not (self._finished or truncated)
         if not self._playing:
@@ -91,8 +91,8 @@ class ToolShopEnvironment(MCPEnvironment):
         )
 
     def _step_impl(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
-        """Actions that are no tool call; there are none here."""
-        raise InvalidAction(f"{type(action).__name__} is no tool call: this environment takes nothing else")
+        """Handles actions other than tool calls, which this environment does not have."""
+        raise InvalidAction(f"{type(action).__name__} is not a tool call: this environment has no other actions")
 
     @property
     def state(self) -> ToolShopState:

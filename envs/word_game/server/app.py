@@ -1,4 +1,4 @@
-"""The app: `openenv serve .` serves it, and so does any other ASGI server."""
+"""The ASGI app. `openenv serve .` and other ASGI servers serve it."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from openenv import create_app
 
 from .word_game_environment import WordGameEnvironment
 
-# The class, and not an instance: each session gets one of its own.
+# Pass the class, not an instance: each session gets a new instance.
 app = create_app(WordGameEnvironment, name="word_game")

@@ -57,7 +57,7 @@ class WordGameEnvironment(Tasks, Environment[WordGameAction, WordGameObservation
 
         Args:
             seed: The same seed and arguments hide the same word.
-            episode_id: A name for the episode.
+            episode_id: Id of the episode.
             split: `train` or `test` (`train-4`, `test-3`, ... for shorter words); without one it is any word.
             index: Which task of the split (of `train`, without one), from 0; without it the seed chooses.
             length: Letters of the word: 3, 4 or 5.
@@ -85,7 +85,7 @@ class WordGameEnvironment(Tasks, Environment[WordGameAction, WordGameObservation
             usual.words_only if words_only is None else words_only,
         )
         self._begin(rules, *self._choose(rules, split, index), episode_id or uuid4().hex)
-        # No reward: nothing was done yet, and none is not the same as 0.
+        # No reward (None, not 0): the agent has not acted yet.
         return self._seen(welcome(rules))
 
     def step(self, action: WordGameAction, timeout_s: float | None = None, **kwargs: Any) -> WordGameObservation:

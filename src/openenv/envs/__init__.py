@@ -1,1 +1,1 @@
-"""Environments that come with the package, written as users write theirs: with the public API alone."""
+"""Environments that come with the package. They only use the public API."""

@@ -1,4 +1,4 @@
-"""Benchmark: an environment whose step takes exactly as long as it is told to, and says where it ran."""
+"""Benchmark: an environment whose step takes a given time and reports where it ran."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BenchmarkAction", "BenchmarkEnv", "BenchmarkObservation"]
 
 
 def __getattr__(name: str) -> Any:
-    # A server imports this package too, and has no use for the client: it is loaded here, and not at the top.
+    # Imported lazily: servers also import this package, and do not need the client.
     if name == "BenchmarkEnv":
         from openenv.envs.benchmark.client import BenchmarkEnv  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What goes into the benchmark environment and what comes out."""
+"""Action and observation of the benchmark environment."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ __all__ = ["BenchmarkAction", "BenchmarkObservation"]
 
 
 class BenchmarkAction(Action):
-    """Asks for a step of a given length."""
+    """A step with a given duration."""
 
     wait_seconds: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="Seconds the step shall take", examples=[0.0, 0.001]
+        default=0.0, ge=0, allow_inf_nan=False, description="Duration of the step in seconds", examples=[0.0, 0.001]
     )
 
 
-# Of a field that does not follow from the seed of a reset: a checker compares all others.
+# Marks a field that does not depend on the seed of a reset: checks compare all other fields.
 _UNSEEDED: dict[str, Any] = {"seeded": False}
 
 
 class BenchmarkObservation(Observation):
-    """Says where, when and for how long the call ran."""
+    """Place, time and duration of the call."""
 
     host_url: str = Field(description="Name of the machine or container", json_schema_extra=_UNSEEDED)
     pid: int = Field(description="Process that ran the call", json_schema_extra=_UNSEEDED)
-    session_hash: str = Field(description="16 hex characters that no other session has", json_schema_extra=_UNSEEDED)
-    waited_seconds: float = Field(default=0.0, ge=0, description="Seconds the step was asked to take")
+    session_hash: str = Field(description="16 hex characters, unique for the session", json_schema_extra=_UNSEEDED)
+    waited_seconds: float = Field(default=0.0, ge=0, description="Requested duration of the step in seconds")
     timestamp: float = Field(description="End of the call, in seconds since the epoch", json_schema_extra=_UNSEEDED)
     step_count: int = Field(default=0, ge=0, description="Steps since the last reset")

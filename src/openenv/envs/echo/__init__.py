@@ -13,7 +13,7 @@ __all__ = ["EchoAction", "EchoEnv", "EchoObservation"]
 
 
 def __getattr__(name: str) -> Any:
-    # A server imports this package too, and has no use for the client: it is loaded here, and not at the top.
+    # Imported lazily: servers also import this package, and do not need the client.
     if name == "EchoEnv":
         from openenv.envs.echo.client import EchoEnv  # noqa: PLC0415
 

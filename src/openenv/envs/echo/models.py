@@ -1,4 +1,4 @@
-"""What goes into the echo environment and what comes out."""
+"""Action and observation of the echo environment."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["EchoAction", "EchoObservation"]
 class EchoAction(Action):
     """Says something."""
 
-    message: str = Field(description="Text to be repeated")
+    message: str = Field(description="Text to repeat")
 
 
 class EchoObservation(Observation):
-    """Hears it again."""
+    """The repeated message."""
 
-    echoed_message: str = Field(description="The text of the action; after a reset, a word of welcome")
-    message_length: int = Field(default=0, ge=0, description="Characters in the text of the action")
+    echoed_message: str = Field(description="The text of the action; after a reset, a welcome")
+    message_length: int = Field(default=0, ge=0, description="Number of characters in the text of the action")

@@ -1,1 +1,1 @@
-"""The server's side of the benchmark environment."""
+"""The server of the benchmark environment."""

@@ -1,4 +1,4 @@
-"""Apps that serve the benchmark environment, one for each way in which a server can run it."""
+"""Apps of the benchmark environment, one for each kind of execution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark environment, in three variants. Run this file to have it check itself."""
+"""The benchmark environment, in three variants. Run this file to check it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ HOST = socket.gethostname()
 
 
 class BenchmarkEnvironment(Environment[BenchmarkAction, BenchmarkObservation, State]):
-    """Waits as long as the action says, on a thread of its own. The reward is 1 / (1 + seconds waited).
+    """Waits for the duration in the action, on its own thread. The reward is 1 / (1 + seconds waited).
 
-    An episode has no end of its own.
+    Episodes do not end.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -37,13 +37,13 @@ class BenchmarkEnvironment(Environment[BenchmarkAction, BenchmarkObservation, St
         self._steps = 0
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> BenchmarkObservation:
-        """Starts an episode; nothing here is random, so the seed has no effect."""
+        """Starts an episode. The seed has no effect, since nothing is random."""
         self._episode_id = episode_id or uuid4().hex
         self._steps = 0
         return self._observe(0.0, None)
 
     def step(self, action: BenchmarkAction, timeout_s: float | None = None, **kwargs: Any) -> BenchmarkObservation:
-        """Sleeps, which holds up this session's thread and nothing else."""
+        """Sleeps, which only blocks the thread of this session."""
         waited = action.wait_seconds
         if waited:
             time.sleep(waited)
@@ -67,7 +67,7 @@ class BenchmarkEnvironment(Environment[BenchmarkAction, BenchmarkObservation, St
 
 
 class AsyncBenchmarkEnvironment(BenchmarkEnvironment):
-    """The same on the server's event loop: its wait is awaited."""
+    """The same on the server's event loop, with an asynchronous wait."""
 
     async def reset_async(
         self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any
@@ -78,7 +78,7 @@ class AsyncBenchmarkEnvironment(BenchmarkEnvironment):
     async def step_async(
         self, action: BenchmarkAction, timeout_s: float | None = None, **kwargs: Any
     ) -> BenchmarkObservation:
-        """Sleeps without holding up anything."""
+        """Sleeps without blocking the event loop."""
         waited = action.wait_seconds
         if waited:
             await asyncio.sleep(waited)
@@ -87,16 +87,16 @@ class AsyncBenchmarkEnvironment(BenchmarkEnvironment):
 
 
 class InlineBenchmarkEnvironment(BenchmarkEnvironment):
-    """The synchronous code on the server's event loop: what a step costs without a thread.
+    """The synchronous code on the server's event loop, to measure the cost of a step without a thread.
 
-    For steps without a wait: one that sleeps stops every session of its server.
+    Only for steps without a wait: a sleep blocks all sessions of the server.
     """
 
     execution = "inline"
 
 
 def check(environment: BenchmarkEnvironment) -> list[str]:
-    """Plays a short episode and returns what is wrong with it: nothing, if all is well."""
+    """Plays a short episode, and returns its faults."""
     ready = environment.reset(episode_id="check")
     started = time.monotonic()
     seen = environment.step(BenchmarkAction(wait_seconds=0.01))

@@ -1,1 +1,1 @@
-"""The server's side of the echo environment."""
+"""The server of the echo environment."""

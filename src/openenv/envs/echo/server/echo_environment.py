@@ -1,4 +1,4 @@
-"""The echo environment. Run this file to have it check itself."""
+"""The echo environment. Run this file to check it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REWARD_PER_CHARACTER = 0.1
 
 
 class EchoEnvironment(Environment[EchoAction, EchoObservation, State]):
-    """Repeats every message and pays 0.1 for each of its characters. An episode has no end of its own."""
+    """Repeats each message. The reward is 0.1 per character. Episodes do not end."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
     execution = "inline"
@@ -27,7 +27,7 @@ class EchoEnvironment(Environment[EchoAction, EchoObservation, State]):
         self._steps = 0
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> EchoObservation:
-        """Starts an episode; nothing here is random, so the seed has no effect."""
+        """Starts an episode. The seed has no effect, since nothing is random."""
         self._episode_id = episode_id or uuid4().hex
         self._steps = 0
         return EchoObservation(echoed_message="Echo is ready: send a message.")
@@ -46,7 +46,7 @@ class EchoEnvironment(Environment[EchoAction, EchoObservation, State]):
 
 
 def check(environment: EchoEnvironment) -> list[str]:
-    """Plays a short episode and returns what is wrong with it: nothing, if all is well."""
+    """Plays a short episode, and returns its faults."""
     ready = environment.reset(episode_id="check")
     echo = environment.step(EchoAction(message="hello"))
     findings = {

@@ -1,4 +1,4 @@
-"""A number to be guessed: the smallest environment that is a game."""
+"""Guess a number: a short game."""
 
 from .client import MyEnv
 from .models import MyAction, MyObservation, MyState

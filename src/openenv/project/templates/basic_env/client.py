@@ -1,4 +1,4 @@
-"""The client: what trainers and notebooks import."""
+"""The client, which trainers and notebooks import."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What goes into the environment and what comes out.
+"""The action, observation and state of the environment.
 
-Clients and servers share these classes. Each field's type, bounds and description are what a trainer is told
-(`GET /schema`), what the form of the web page is made of, and what every action is checked against.
+Client and server share these classes. From the type, bounds and description of each field come the JSON Schema
+(`GET /schema`), the form of the web page, and the validation of actions.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ MOST_GUESSES = 10
 class MyAction(Action):
     """One guess."""
 
-    guess: int = Field(ge=1, le=HIGHEST, description="The number that it may be")
+    guess: int = Field(ge=1, le=HIGHEST, description="The guessed number")
 
 
 class MyObservation(Observation):
-    """What the guesser is told. `reward` and `done` are there already: every `Observation` has them."""
+    """The answer to a guess. `Observation` already has `reward` and `done`."""
 
-    hint: Literal["start", "higher", "lower", "found"] = Field(description="Where the number is, seen from the guess")
-    guesses_left: int = Field(ge=0, le=MOST_GUESSES, description="How many guesses remain")
-    terminated: bool = Field(default=False, description="The game came to its end: the number was found")
-    truncated: bool = Field(default=False, description="The game was cut short: no guess remains")
+    hint: Literal["start", "higher", "lower", "found"] = Field(
+        description="Whether the number is higher or lower than the guess"
+    )
+    guesses_left: int = Field(ge=0, le=MOST_GUESSES, description="Number of remaining guesses")
+    terminated: bool = Field(default=False, description="The number was found")
+    truncated: bool = Field(default=False, description="No guess remains")
 
 
 class MyState(State):
-    """What a trainer may look at, and the guesser is not shown."""
+    """Data for the trainer that the guesser does not see."""
 
     secret: int = Field(default=0, ge=0, le=HIGHEST, description="The number to be found; 0 before the first reset")

@@ -1,4 +1,4 @@
-"""Tasks to be solved by writing Python."""
+"""Tasks that an agent solves with Python programs."""
 
 from .client import MyEnv
 from .models import MyAction, MyObservation, MyState

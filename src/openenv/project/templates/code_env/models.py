@@ -1,7 +1,7 @@
-"""What goes into the environment and what comes out.
+"""The action, observation and state of the environment.
 
-Clients and servers share these classes. Each field's type, bounds and description are what a trainer is told
-(`GET /schema`), what the form of the web page is made of, and what every action is checked against.
+Client and server share these classes. From the type, bounds and description of each field come the JSON Schema
+(`GET /schema`), the form of the web page, and the validation of actions.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ __all__ = ["MyAction", "MyObservation", "MyState"]
 class MyAction(Action):
     """An attempt."""
 
-    code: str = Field(max_length=20_000, description="A Python program; what it prints is the answer")
+    code: str = Field(max_length=20_000, description="A Python program whose output is the answer")
 
 
 class MyObservation(Observation):
-    """The task, and what the program did. `reward` and `done` are there already: every `Observation` has them."""
+    """The task, and the result of the program. `Observation` already has `reward` and `done`."""
 
-    task: str = Field(description="What the program shall do, in words")
-    output: str = Field(default="", description="What it printed, errors included")
-    output_cut: bool = Field(default=False, description="It printed more than is kept")
-    exit_code: int | None = Field(default=None, description="0 if all went well; null if it was stopped, or not run")
-    timed_out: bool = Field(default=False, description="It took too long, and was stopped")
-    attempts_left: int = Field(ge=0, description="How many attempts remain")
+    task: str = Field(description="The task for the program")
+    output: str = Field(default="", description="Output of the program, with errors")
+    output_cut: bool = Field(default=False, description="The output was truncated")
+    exit_code: int | None = Field(default=None, description="0 for success; null if it was stopped or did not run")
+    timed_out: bool = Field(default=False, description="It exceeded the time limit and was stopped")
+    attempts_left: int = Field(ge=0, description="Number of remaining attempts")
     terminated: bool = Field(default=False, description="The task is solved")
-    truncated: bool = Field(default=False, description="The episode was cut short: no attempt remains")
+    truncated: bool = Field(default=False, description="No attempt remains")
 
 
 class MyState(State):
-    """What a trainer may look at, and the author of the program is not shown."""
+    """Data for the trainer that the agent does not see."""
 
-    answer: str = Field(default="", description="What the program should print; empty before the first reset")
+    answer: str = Field(default="", description="The expected output; empty before the first reset")

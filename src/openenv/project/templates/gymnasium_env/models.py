@@ -1,7 +1,7 @@
-"""What goes into the environment and what comes out.
+"""The action, observation and state of the environment.
 
-Clients and servers share these classes. Each field's type, bounds and description are what a trainer is told
-(`GET /schema`), what the form of the web page is made of, and what every action is checked against.
+Client and server share these classes. From the type, bounds and description of each field come the JSON Schema
+(`GET /schema`), the form of the web page, and the validation of actions.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ __all__ = ["MyAction", "MyObservation", "MyState"]
 class MyAction(Action):
     """One push."""
 
-    push: Literal["left", "right"] = Field(description="Which way the cart is pushed")
+    push: Literal["left", "right"] = Field(description="Direction of the push")
 
 
 class MyObservation(Observation):
-    """Where cart and pole are. `reward` and `done` are there already: every `Observation` has them."""
+    """Positions and velocities of cart and pole. `Observation` already has `reward` and `done`."""
 
-    cart_position: float = Field(description="From the middle of the track; beyond 2.4 is its end")
-    cart_velocity: float = Field(description="Positive to the right")
-    pole_angle: float = Field(description="From upright, in radians; beyond 0.21 it has fallen")
-    pole_velocity: float = Field(description="Of the pole's tip, in radians per second")
+    cart_position: float = Field(description="Distance from the middle of the track, which ends at 2.4")
+    cart_velocity: float = Field(description="Velocity of the cart, positive to the right")
+    pole_angle: float = Field(description="Angle from upright in radians; beyond 0.21 the pole has fallen")
+    pole_velocity: float = Field(description="Angular velocity of the pole, in radians per second")
     terminated: bool = Field(default=False, description="The pole fell, or the cart left the track")
-    truncated: bool = Field(default=False, description="The time was up: 500 steps")
+    truncated: bool = Field(default=False, description="The episode reached 500 steps")
 
 
 class MyState(State):
-    """What a trainer may look at beside the observations."""
+    """Data for the trainer that is not in the observations."""
 
-    env_id: str = Field(description="The name by which Gymnasium knows the environment")
+    env_id: str = Field(description="Id of the environment in Gymnasium")
     seed: int | None = Field(default=None, description="The seed of the last reset")

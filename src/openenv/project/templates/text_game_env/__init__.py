@@ -1,4 +1,4 @@
-"""A text adventure: text goes in, text comes out."""
+"""A text adventure."""
 
 from .client import MyEnv
 from .models import MyAction, MyObservation, MyState

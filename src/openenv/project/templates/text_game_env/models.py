@@ -1,7 +1,7 @@
-"""What goes into the environment and what comes out.
+"""The action, observation and state of the environment.
 
-Clients and servers share these classes. Each field's type, bounds and description are what a trainer is told
-(`GET /schema`), what the form of the web page is made of, and what every action is checked against.
+Client and server share these classes. From the type, bounds and description of each field come the JSON Schema
+(`GET /schema`), the form of the web page, and the validation of actions.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ __all__ = ["MyAction", "MyObservation", "MyState"]
 
 
 class MyAction(Action):
-    """What the player says."""
+    """A command of the player."""
 
     command: str = Field(max_length=200, description="One command, such as `go kitchen`; `look` says where you are")
 
 
 class MyObservation(Observation):
-    """What the player is told. `reward` and `done` are there already: every `Observation` has them."""
+    """The answer to a command. `Observation` already has `reward` and `done`."""
 
-    text: str = Field(description="What happened, or what there is to see")
-    commands: list[str] = Field(default_factory=list, description="The commands that do something here")
-    terminated: bool = Field(default=False, description="The story came to its end: the chest is open")
-    truncated: bool = Field(default=False, description="The story was cut short: no turn remains")
+    text: str = Field(description="What happens and what the player sees")
+    commands: list[str] = Field(default_factory=list, description="The commands that are possible here")
+    terminated: bool = Field(default=False, description="The chest is open")
+    truncated: bool = Field(default=False, description="No turn remains")
 
 
 class MyState(State):
-    """What a trainer may look at, and the player is not shown."""
+    """Data for the trainer that the player does not see."""
 
-    room: str = Field(default="hall", description="Where the player is")
+    room: str = Field(default="hall", description="The room of the player")
     has_key: bool = Field(default=False, description="Whether the player carries the key")
-    key_room: str = Field(default="", description="Where the key was put; empty before the first reset")
-    chest_room: str = Field(default="", description="Where the chest stands; empty before the first reset")
+    key_room: str = Field(default="", description="The room of the key at the start; empty before the first reset")
+    chest_room: str = Field(default="", description="The room of the chest; empty before the first reset")

@@ -1,4 +1,4 @@
-"""A shop: what an agent does here is call tools."""
+"""A shop, in which an agent acts with tool calls."""
 
 from .client import MyEnv
 from .models import MyObservation, MyState, MyTask

@@ -1,4 +1,4 @@
-"""The client: what trainers and notebooks import."""
+"""The client, which trainers and notebooks import."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MyEnv(MCPToolClient):
             print([tool.name for tool in env.list_tools()])
             print(env.call_tool("take", item="tea", count=2))
 
-    `call_tool` returns what the tool returned, and is no step: it has no reward and is not counted.
+    `call_tool` returns the result of the tool. It is not a step: it has no reward and is not counted.
     `step(CallToolAction(...))` calls the tool as a step of the episode. In asynchronous code these are awaited.
     `MyEnv(app=app)`, with the app of `server/app.py`, needs no server.
     """

@@ -1,6 +1,6 @@
-"""What comes out of the environment. What goes in is the call of a tool: `openenv.mcp.CallToolAction`.
+"""The observations and state of the environment. Its action is a tool call: `openenv.mcp.CallToolAction`.
 
-Each field's type, bounds and description are what a trainer is told (`GET /schema`), and the web page shows.
+The JSON Schema (`GET /schema`) and the web page show the type, bounds and description of each field.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ __all__ = ["MyObservation", "MyState", "MyTask"]
 
 
 class MyTask(Observation):
-    """What the agent is asked to do: the observation after a reset."""
+    """The task: the observation after a reset."""
 
     task: str = Field(description="In words")
 
 
 class MyObservation(CallToolObservation):
-    """What a tool gave (`result`), or why it gave nothing (`error`). `reward` and `done` are there already."""
+    """The result of a tool (`result`), or its failure (`error`). `Observation` already has `reward` and `done`."""
 
     terminated: bool = Field(default=False, description="The agent checked out")
-    truncated: bool = Field(default=False, description="The episode was cut short: no call remains")
+    truncated: bool = Field(default=False, description="No call remains")
 
 
 class MyState(State):
-    """What a trainer may look at, and the agent is not shown."""
+    """Data for the trainer that the agent does not see."""
 
-    wanted: dict[str, int] = Field(default_factory=dict, description="How many of each thing are on the list")
-    basket: dict[str, int] = Field(default_factory=dict, description="How many of each thing were taken")
+    wanted: dict[str, int] = Field(default_factory=dict, description="Number of each item on the list")
+    basket: dict[str, int] = Field(default_factory=dict, description="Number of each item in the basket")

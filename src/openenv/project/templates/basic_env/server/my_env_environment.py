@@ -1,4 +1,4 @@
-"""The environment itself: here is what you replace with your own."""
+"""The environment: replace this class with your own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["MyEnvironment"]
 class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
     """Guess a number between 1 and 100. Finding it is worth 1, and the game ends after ten guesses."""
 
-    # Instances share nothing, so a server may hold many of them. Keep everything in `self`.
+    # A server may run many instances, since they share no data. Keep all data in `self`.
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self) -> None:
@@ -25,26 +25,26 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
         self._playing = False
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> MyObservation:
-        """Thinks of a number.
+        """Chooses a number.
 
         Args:
-            seed: The same seed gives the same number. `self.rng` has been started from it when this is called, so
-                take all random numbers from there.
-            episode_id: A name for the episode.
+            seed: The same seed gives the same number. `self.rng` is already seeded with it: take all random numbers
+                from there.
+            episode_id: Id of the episode.
         """
         self._state = MyState(episode_id=episode_id or uuid4().hex, secret=self.rng.randint(1, HIGHEST))
         self._playing = True
-        # No reward: nothing was done yet, and none is not the same as 0.
+        # No reward (None, not 0): the agent has not acted yet.
         return MyObservation(hint="start", guesses_left=MOST_GUESSES)
 
     def step(self, action: MyAction, timeout_s: float | None = None, **kwargs: Any) -> MyObservation:
-        """Compares a guess with the number. The action was checked already: its guess is between 1 and 100."""
+        """Compares a guess with the number. The action is already validated: its guess is between 1 and 100."""
         if not self._playing:
             raise ResetRequired("no game is running: call reset() to begin one")
         self._state.step_count += 1
         guesses_left = MOST_GUESSES - self._state.step_count
         found = action.guess == self._state.secret
-        # An episode ends by itself (terminated) or is cut short (truncated); trainers treat the two differently.
+        # An episode ends in a final state (terminated) or at a limit (truncated). Trainers treat the two differently.
         truncated = guesses_left == 0 and not found
         self._playing = not (found or truncated)
         return MyObservation(

@@ -1,4 +1,4 @@
-"""What this environment promises. Run them with `pytest`, in the folder of openenv.yaml."""
+"""Tests of this environment. Run them with `pytest` in the folder of openenv.yaml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Env = SyncEnvClient[MyAction, MyObservation, MyState]
 
 
 class TestConformance(EnvironmentConformance):
-    """What every environment must hold: seeds, sessions that do not see each other, bad actions, and more."""
+    """The checks for all environments: seeds, isolated sessions, invalid actions, and more."""
 
     def app(self) -> Any:
         return MyEnvironment
@@ -25,7 +25,7 @@ class TestConformance(EnvironmentConformance):
 
 @pytest.fixture
 def env() -> Iterator[Env]:
-    """A client of an environment in this process: the same calls and the same rules as over a network."""
+    """A client of an environment in this process, with the same calls and rules as over a network."""
     with MyEnv(env=MyEnvironment).sync() as client:
         yield client
 

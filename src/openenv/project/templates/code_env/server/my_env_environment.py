@@ -1,4 +1,4 @@
-"""The environment itself: here is what you replace with your own."""
+"""The environment: replace this class with your own."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MOST_ATTEMPTS = 5
 
 
 class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
-    """A task to be solved by a Python program. The right answer is worth 1; there are five attempts."""
+    """Solve a task with a Python program. The right answer is worth 1; there are five attempts."""
 
-    # Instances share nothing, so a server may hold many of them. Keep everything in `self`.
+    # A server may run many instances, since they share no data. Keep all data in `self`.
     SUPPORTS_CONCURRENT_SESSIONS = True
-    # Each session has a process of its own, which ends with all that was started in it. Programs run in further
-    # ones, so that none finds the answer among its own variables.
+    # Each session has its own process, which ends with all of its children. Programs run in child processes, so that
+    # they cannot read the answer.
     execution = "process"
 
     def __init__(self) -> None:
@@ -36,18 +36,18 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
         """Sets a task.
 
         Args:
-            seed: The same seed sets the same task. `self.rng` has been started from it when this is called, so take
-                all random numbers from there.
-            episode_id: A name for the episode.
+            seed: The same seed sets the same task. `self.rng` is already seeded with it: take all random numbers
+                from there.
+            episode_id: Id of the episode.
         """
         self._task, answer = task(self.rng)
         self._state = MyState(episode_id=episode_id or uuid4().hex, answer=answer)
         self._playing = True
-        # No reward: nothing was done yet, and none is not the same as 0.
+        # No reward (None, not 0): the agent has not acted yet.
         return MyObservation(task=self._task, attempts_left=MOST_ATTEMPTS)
 
     def step(self, action: MyAction, timeout_s: float | None = None, **kwargs: Any) -> MyObservation:
-        """Runs a program, and compares what it prints with the answer. A program that fails is an attempt too."""
+        """Runs a program, and compares what it prints with the answer. A program that fails is an attempt, too."""
         if not self._playing:
             raise ResetRequired("no task is set: call reset() for one")
         done = run(action.code)
@@ -60,7 +60,7 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
 
     def _judged(self, done: Run, attempts_left: int) -> MyObservation:
         solved = done.exit_code == 0 and done.output.strip() == self._state.answer
-        # An episode ends by itself (terminated) or is cut short (truncated); trainers treat the two differently.
+        # An episode ends in a final state (terminated) or at a limit (truncated). Trainers treat the two differently.
         truncated = attempts_left == 0 and not solved
         self._playing = not (solved or truncated)
         return MyObservation(

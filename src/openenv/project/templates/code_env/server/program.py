@@ -1,4 +1,4 @@
-"""Running a program that nobody has read: with little time, little memory, and little to say."""
+"""Run an untrusted program with limits on time, memory and output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MOST_OUTPUT", "Run", "run"]
 MOST_SECONDS = 5.0
 MOST_MEMORY = 1024 * 1024 * 1024
 MOST_OUTPUT = 16 * 1024
-# What the new process does before it gets to the program: it binds itself, and what it starts, to the limits.
+# The new process first sets the limits, which its children inherit, and then runs the program.
 LIMITED = """
 import resource, sys
 for name, most in (("RLIMIT_AS", int(sys.argv[1])), ("RLIMIT_FSIZE", int(sys.argv[2]))):
@@ -29,11 +29,11 @@ exec(compile(sys.stdin.read(), "program.py", "exec"), {"__name__": "__main__"})
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of a program.
+    """The result of a program.
 
     Attributes:
-        output: What it printed, errors included; the first `MOST_OUTPUT` bytes of it.
-        exit_code: How it ended, 0 if all went well; None if it took too long and was stopped.
+        output: Its output and errors, up to `MOST_OUTPUT` bytes.
+        exit_code: Its exit code, 0 for success. None if it took too long and was stopped.
     """
 
     output: str
@@ -41,9 +41,9 @@ class Run:
 
 
 def run(code: str, seconds: float = MOST_SECONDS) -> Run:
-    """Runs a program in a process of its own, in an empty folder, without the variables of this process.
+    """Runs a program in a new process, in an empty folder, without the environment variables of this process.
 
-    It has the rights of the server's user: served with `--sandbox bwrap` it has no network, and changes no file.
+    It has the rights of the server's user. With `--sandbox bwrap` it has no network and cannot change files.
     """
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
         process = subprocess.Popen(  # noqa: S603 - what it runs is what it is for
@@ -62,7 +62,7 @@ def run(code: str, seconds: float = MOST_SECONDS) -> Run:
         except subprocess.TimeoutExpired:
             pass
         finally:
-            # All of its group: what the program started shall not go on without it.
+            # Kill the whole process group: children of the program must end with it.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -1,4 +1,4 @@
-"""The tasks: each is a text and the answer to it."""
+"""The tasks: pairs of a text and its answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WORDS = ["pear", "fig", "plum", "apple", "quince", "cherry", "medlar", "grape", 
 
 
 def task(rng: Random) -> tuple[str, str]:
-    """One of the tasks, with the numbers and words that are drawn."""
+    """A random task with its answer."""
     return rng.choice((_squares, _order, _primes))(rng)
 
 

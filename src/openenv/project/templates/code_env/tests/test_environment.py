@@ -1,4 +1,4 @@
-"""What this environment promises. Run them with `pytest`, in the folder of openenv.yaml."""
+"""Tests of this environment. Run them with `pytest` in the folder of openenv.yaml."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Env = SyncEnvClient[MyAction, MyObservation, MyState]
 
 
 class TestConformance(EnvironmentConformance):
-    """What every environment must hold: seeds, sessions that do not see each other, bad actions, and more."""
+    """The checks for all environments: seeds, isolated sessions, invalid actions, and more."""
 
-    # Fewer than usual: each step starts a process.
+    # Fewer than the default: each step starts a process.
     sessions = 4
     episodes = 10
 
@@ -37,7 +37,7 @@ class TestConformance(EnvironmentConformance):
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[Env]:
-    """A client of an environment whose sessions have processes of their own, as on a server."""
+    """A client of an environment whose sessions run in processes, as on a server."""
     with MyEnv(env=MyEnvironment).sync() as client:
         yield client
 

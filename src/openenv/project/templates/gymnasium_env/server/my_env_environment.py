@@ -1,8 +1,8 @@
-"""The environment itself: here is what you replace with your own.
+"""The environment: replace this class with your own.
 
-Any environment of Gymnasium can be served as it is, without a project: `openenv serve gymnasium:CartPole-v1`. A
-project like this one gives names and types to what is an array there, and is the place for what you change: rewards,
-text for a language model, a picture.
+`openenv serve gymnasium:CartPole-v1` serves an environment of Gymnasium without a project. A project like this one
+has named and typed fields instead of arrays, and lets you change rewards, and add texts for a language model or a
+picture.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PUSHES = {"left": 0, "right": 1}
 
 
 class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
-    """Keep a pole upright by pushing the cart under it. Every step is worth 1; after 500 steps the time is up."""
+    """Keep a pole upright by pushing the cart under it. Every step is worth 1; the episode ends after 500 steps."""
 
-    # Instances share nothing, so a server may hold many of them. Keep everything in `self`.
+    # A server may run many instances, since they share no data. Keep all data in `self`.
     SUPPORTS_CONCURRENT_SESSIONS = True
-    # A step takes microseconds, which is less than a thread would cost. Leave this out for what computes for longer.
+    # A step takes microseconds, less than the cost of a thread. Remove this line if your steps take longer.
     execution = "inline"
 
     def __init__(self) -> None:
@@ -39,16 +39,16 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
         self._playing = False
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> MyObservation:
-        """Puts the pole upright, nearly.
+        """Puts the pole almost upright.
 
         Args:
             seed: An integer of at least 0: the same seed gives the same start, which is that of Gymnasium itself.
-            episode_id: A name for the episode.
+            episode_id: Id of the episode.
         """
         seen, _ = self._env.reset(seed=seed)
         self._state = MyState(episode_id=episode_id or uuid4().hex, env_id=ENV_ID, seed=seed)
         self._playing = True
-        # No reward: nothing was done yet, and none is not the same as 0.
+        # No reward (None, not 0): the agent has not acted yet.
         return self._observed(seen)
 
     def step(self, action: MyAction, timeout_s: float | None = None, **kwargs: Any) -> MyObservation:
@@ -65,7 +65,7 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
         return self._state
 
     def close(self) -> None:
-        """Called once, when the session ends: give back what was opened."""
+        """Called once, at the end of the session, to release resources."""
         self._env.close()
 
     def render_web(self, observation: Any) -> str:

@@ -14,4 +14,4 @@ DOORS = {
 }
 START = "hall"
 FURTHER = [room for room in DOORS if room != START]
-"""Where things may be put."""
+"""The rooms that may contain things."""

@@ -1,4 +1,4 @@
-"""The environment itself: here is what you replace with your own."""
+"""The environment: replace this class with your own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOR_THE_CHEST = 1.0
 class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
     """A text adventure in a house of six rooms. The key is worth 0.25, the chest 1; the story ends after 20 turns."""
 
-    # Instances share nothing, so a server may hold many of them. Keep everything in `self`.
+    # A server may run many instances, since they share no data. Keep all data in `self`.
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self) -> None:
@@ -35,27 +35,27 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
         """Puts the key into one room and the chest into another.
 
         Args:
-            seed: The same seed makes the same house. `self.rng` has been started from it when this is called, so
-                take all random numbers from there.
-            episode_id: A name for the episode.
+            seed: The same seed makes the same house. `self.rng` is already seeded with it: take all random numbers
+                from there.
+            episode_id: Id of the episode.
         """
         key_room, chest_room = self.rng.sample(FURTHER, 2)
         self._state = MyState(
             episode_id=episode_id or uuid4().hex, room=START, key_room=key_room, chest_room=chest_room
         )
         self._playing = True
-        # No reward: nothing was done yet, and none is not the same as 0.
+        # No reward (None, not 0): the agent has not acted yet.
         return MyObservation(text=f"Somewhere in this house is a chest. {self._look()}", commands=self._commands())
 
     def step(self, action: MyAction, timeout_s: float | None = None, **kwargs: Any) -> MyObservation:
-        """Does what the player says. What cannot be done is said in words, for the player may try something else."""
+        """Executes a command. The observation explains an impossible one, so that the player can try another."""
         if not self._playing:
             raise ResetRequired("no story is running: call reset() to begin one")
         self._state.step_count += 1
         command = " ".join(action.command.lower().split())
         text, reward = self._do(command)
         opened = reward == FOR_THE_CHEST
-        # An episode ends by itself (terminated) or is cut short (truncated); trainers treat the two differently.
+        # An episode ends in a final state (terminated) or at a limit (truncated). Trainers treat the two differently.
         truncated = self._state.step_count >= MOST_TURNS and not opened
         self._playing = not (opened or truncated)
         return MyObservation(
@@ -72,7 +72,7 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
         return self._state
 
     def render_web(self, observation: Any) -> str:
-        """What the web page shows. `observation` is a dict of its fields. Texts are escaped: they are no HTML."""
+        """HTML for the web page. `observation` is a dict of its fields. Escape texts that are not HTML."""
         rooms = "".join(
             f"<li>{'<b>you are here: </b>' if room == self._state.room else ''}{escape(room)}</li>" for room in DOORS
         )
@@ -81,11 +81,11 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
         return f"<p>{escape(observation.text)}</p><ul>{rooms}</ul><p>{turn}</p>"
 
     def web_actions(self, observation: Any) -> Sequence[tuple[str, dict[str, Any]]]:
-        """The buttons of the web page: a label, and the action that it stands for."""
+        """The buttons of the web page: pairs of a label and an action."""
         return [(command, {"command": command}) for command in observation.commands]
 
     def _do(self, command: str) -> tuple[str, float]:
-        """What happens, and what it is worth."""
+        """Executes a command. Returns a text and the reward."""
         if command not in self._commands():
             return f"You cannot do that here. You can: {', '.join(self._commands())}.", 0.0
         if command == "take key":
@@ -108,7 +108,7 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
         return " ".join([*seen, f"Doors lead to the {' and the '.join(DOORS[self._state.room])}."])
 
     def _commands(self) -> list[str]:
-        """What can be done here and now."""
+        """The commands that are possible now."""
         if not self._playing:
             return []
         things = ["take key"] if self._key_is_here() else []

@@ -1,4 +1,4 @@
-"""What this environment promises. Run them with `pytest`, in the folder of openenv.yaml."""
+"""Tests of this environment. Run them with `pytest` in the folder of openenv.yaml."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Env = SyncEnvClient[MyAction, MyObservation, MyState]
 
 
 class TestConformance(EnvironmentConformance):
-    """What every environment must hold: seeds, sessions that do not see each other, bad actions, and more."""
+    """The checks for all environments: seeds, isolated sessions, invalid actions, and more."""
 
     def app(self) -> Any:
         return MyEnvironment
@@ -29,13 +29,13 @@ class TestConformance(EnvironmentConformance):
 
 @pytest.fixture
 def env() -> Iterator[Env]:
-    """A client of an environment in this process: the same calls and the same rules as over a network."""
+    """A client of an environment in this process, with the same calls and rules as over a network."""
     with MyEnv(env=MyEnvironment).sync() as client:
         yield client
 
 
 def way(start: str, goal: str) -> list[str]:
-    """The rooms from one to another."""
+    """The path from one room to another."""
     ways = [[start]]
     while ways[0][-1] != goal:
         ways = [*ways[1:], *([*ways[0], room] for room in DOORS[ways[0][-1]])]

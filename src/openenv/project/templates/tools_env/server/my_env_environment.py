@@ -1,4 +1,4 @@
-"""The environment itself: here is what you replace with your own."""
+"""The environment: replace this class with your own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_CALLS = 12
 class MyEnvironment(MCPEnvironment):
     """A shop with tools. A basket with exactly what is on the list is worth 1 at the till; 12 calls at most."""
 
-    # Instances share nothing, so a server may hold many of them. Keep everything in `self`.
+    # A server may run many instances, since they share no data. Keep all data in `self`.
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self) -> None:
@@ -31,29 +31,29 @@ class MyEnvironment(MCPEnvironment):
         self._paid = False
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> MyTask:
-        """Writes a list. Nothing of the last episode remains: the basket is empty.
+        """Writes a list, and empties the basket.
 
         Args:
-            seed: The same seed writes the same list. `self.rng` has been started from it when this is called, so take
-                all random numbers from there.
-            episode_id: A name for the episode.
+            seed: The same seed writes the same list. `self.rng` is already seeded with it: take all random numbers
+                from there.
+            episode_id: Id of the episode.
         """
         wanted = {item: self.rng.randint(1, 3) for item in self.rng.sample(sorted(PRICES), 2)}
         self._state = MyState(episode_id=episode_id or uuid4().hex, wanted=wanted)
         self._playing, self._paid = True, False
         words = " and ".join(f"{count} {item}" for item, count in wanted.items())
-        # No reward: nothing was done yet, and none is not the same as 0.
+        # No reward (None, not 0): the agent has not acted yet.
         return MyTask(task=f"Buy {words}, and nothing else. Then pay.")
 
     def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
-        """Calls a tool, and says what that was worth. A tool that fails is an answer too, for the agent to read."""
-        if not isinstance(action, CallToolAction):  # the list of tools, which is no step of the episode
+        """Calls a tool, and computes the reward. The failure of a tool is an observation that the agent can read."""
+        if not isinstance(action, CallToolAction):  # the list of tools, which is not a step of the episode
             return super().step(action, timeout_s=timeout_s, **kwargs)
         if not self._playing:
             raise ResetRequired("no errand is running: call reset() to begin one")
         answer: CallToolObservation = super().step(action, timeout_s=timeout_s, **kwargs)
         self._state.step_count += 1
-        # An episode ends by itself (terminated) or is cut short (truncated); trainers treat the two differently.
+        # An episode ends in a final state (terminated) or at a limit (truncated). Trainers treat the two differently.
         truncated = self._state.step_count >= MOST_CALLS and not self._paid
         self._playing = not (self._paid or truncated)
         return MyObservation(
@@ -67,25 +67,25 @@ class MyEnvironment(MCPEnvironment):
         )
 
     def _step_impl(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
-        """Actions that are no tool call; there are none here."""
-        raise InvalidAction(f"{type(action).__name__} is no tool call: this environment takes nothing else")
+        """Handles actions other than tool calls, which this environment does not have."""
+        raise InvalidAction(f"{type(action).__name__} is not a tool call: this environment has no other actions")
 
     @property
     def state(self) -> MyState:
         return self._state
 
     def _shop(self) -> FastMCP:
-        """The tools. Their names, annotations and docstrings are what a model is told of them."""
+        """The tools. A model sees their names, annotations and docstrings."""
         mcp: FastMCP = FastMCP("my_env")
 
         @mcp.tool
         def prices() -> dict[str, float]:
-            """What there is, and what one of each costs."""
+            """Lists the items of the shop with their prices."""
             return PRICES
 
         @mcp.tool
         def take(item: str, count: int = 1) -> dict[str, int]:
-            """Puts things into the basket, and says what is in it."""
+            """Puts items into the basket. Returns its contents."""
             if item not in PRICES:
                 raise ValueError(f"there is no {item}: there are {', '.join(PRICES)}")
             if count < 1:
@@ -95,13 +95,13 @@ class MyEnvironment(MCPEnvironment):
 
         @mcp.tool
         def put_back(item: str) -> dict[str, int]:
-            """Takes all of a thing out of the basket, and says what is left in it."""
+            """Removes all of an item from the basket. Returns its contents."""
             self._state.basket.pop(item, None)
             return self._state.basket
 
         @mcp.tool
         def pay() -> float:
-            """Pays for the basket, which ends the errand, and says how much it was."""
+            """Pays for the basket, which ends the errand. Returns the total."""
             self._paid = True
             return sum(PRICES[item] * count for item, count in self._state.basket.items())
 

@@ -1,4 +1,4 @@
-"""What this environment promises. Run them with `pytest`, in the folder of openenv.yaml."""
+"""Tests of this environment. Run them with `pytest` in the folder of openenv.yaml."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from openenv.testing import EnvironmentConformance
 
 
 class TestConformance(EnvironmentConformance):
-    """What every environment must hold: seeds, sessions that do not see each other, bad actions, and more."""
+    """The checks for all environments: seeds, isolated sessions, invalid actions, and more."""
 
     def app(self) -> Any:
         return app
@@ -31,7 +31,7 @@ class TestConformance(EnvironmentConformance):
 
 @pytest.fixture
 def env() -> Iterator[SyncMCPToolClient]:
-    """A client of an app in this process: the same calls and the same rules as over a network."""
+    """A client of an app in this process, with the same calls and rules as over a network."""
     with MyEnv(app=app).sync() as client:
         yield client
 
