@@ -35,11 +35,11 @@ MOVES: tuple[Move, ...] = ("up", "down", "left", "right")
 class GridworldAction(Action):
     """One step in one direction."""
 
-    move: Move = Field(description="Where to; into a wall, or a locked door without the key, the walker stays")
+    move: Move = Field(description="Direction; a wall, or a locked door without the key, stops the walker")
 
 
 class GridworldObservation(Observation):
-    """What the walker sees: all of it. `reward` and `done` are there already: every `Observation` has them."""
+    """The whole level. `Observation` already has `reward` and `done`."""
 
     rows: list[str] = Field(
         description="The level from above, a text for each row: @ the walker, G the goal, # a wall, ~ lava, "
@@ -48,17 +48,17 @@ class GridworldObservation(Observation):
     position: tuple[int, int] = Field(description="Row and column of the walker, from 0 at the top left")
     goal: tuple[int, int] = Field(description="Row and column of the goal")
     has_key: bool = Field(default=False, description="Whether the walker carries the key")
-    steps_left: int = Field(default=0, ge=0, description="How many steps remain")
+    steps_left: int = Field(default=0, ge=0, description="Number of remaining steps")
     terminated: bool = Field(default=False, description="The walker reached the goal, or stepped into lava")
     truncated: bool = Field(default=False, description="No step remains")
 
 
 class GridworldState(State):
-    """What a trainer may look at, and the walker is not shown."""
+    """Data for the trainer that the walker does not see."""
 
-    task: str | None = Field(default=None, description="Which level it is, such as `train/12`; None without a split")
-    kind: Kind = Field(default="door", description="What there is in the level")
-    size: int = Field(default=8, description="Cells a side")
-    optimal_steps: int = Field(default=0, description="How many steps the shortest way from the start has")
-    optimal_return: float = Field(default=0.0, description="The most that an episode here can be worth")
-    return_so_far: float = Field(default=0.0, description="What this one has been worth")
+    task: str | None = Field(default=None, description="Id of the level, such as `train/12`; None without a split")
+    kind: Kind = Field(default="door", description="Kind of the level")
+    size: int = Field(default=8, description="Number of cells per side")
+    optimal_steps: int = Field(default=0, description="Number of steps of the shortest path from the start")
+    optimal_return: float = Field(default=0.0, description="The maximum return of an episode in this level")
+    return_so_far: float = Field(default=0.0, description="The return of this episode so far")

@@ -1,4 +1,4 @@
-"""Makes reward_curve.png: tabular Q-learning, one table for each level.
+"""Draws reward_curve.png: tabular Q-learning with a table for each level.
 
 In the folder above this one: `python -m gridworld.plot` (it takes a minute, and needs matplotlib).
 """
@@ -29,15 +29,15 @@ _Place = tuple[tuple[int, int], bool]
 
 
 class Table:
-    """What each move is worth in each place, with the key and without: learned by Q-learning.
+    """Values of each move in each cell, with and without the key, from Q-learning.
 
     Args:
-        seed: Of its random moves.
-        rate: How much of what is new is taken over.
-        discount: What the next step's worth counts now.
+        seed: Seed of the random moves.
+        rate: Learning rate.
+        discount: Discount factor.
 
     Attributes:
-        curious: The share of random moves.
+        curious: Probability of a random move.
     """
 
     def __init__(self, seed: int, rate: float = 0.5, discount: float = 0.98) -> None:
@@ -53,7 +53,7 @@ class Table:
         return self._random.choice([move for move in MOVES if worth[move] == best])
 
     def learn(self, before: GridworldObservation, move: Move, reward: float, after: GridworldObservation) -> None:
-        # What was cut short would have gone on: only an end by itself is worth nothing more.
+        # A truncated episode would have continued: only a terminal state has no further value.
         later = 0.0 if after.terminated else max(self._worth[_place(after)].values())
         worth = self._worth[_place(before)]
         worth[move] += self._rate * (reward + self._discount * later - worth[move])
@@ -64,7 +64,7 @@ def _place(seen: GridworldObservation) -> _Place:
 
 
 def episode(env: Client, table: Table, **of_reset: Any) -> float:
-    """One walk, with learning; returns its reward."""
+    """Plays one episode, and learns from it. Returns its return."""
     result, total = env.reset(**of_reset), 0.0
     while not result.done:
         before = result.observation

@@ -24,31 +24,33 @@ class ReasoningAction(Action):
     )
 
     answer: str = Field(
-        max_length=LONGEST_ANSWER, description="The answer alone, in the form that the question asks for"
+        max_length=LONGEST_ANSWER, description="Only the answer, in the form that the question requires"
     )
 
 
 class ReasoningObservation(Observation):
-    """The question, and what the last answer was worth. `reward` and `done` are there already."""
+    """The question, and the score of the last answer. `Observation` already has `reward` and `done`."""
 
-    question: str = Field(description="The question, and in which form it wants its answer")
+    question: str = Field(description="The question, with the form of the answer")
     task: str = Field(description="The dataset of the question, such as `leg_counting`")
-    score: float = Field(default=0.0, ge=0, le=1, description="What the last answer is worth; 1 is right")
+    score: float = Field(default=0.0, ge=0, le=1, description="Score of the last answer; 1 is right")
     best: float = Field(default=0.0, ge=0, le=1, description="The best score so far: the sum of the rewards")
     correct: bool = Field(default=False, description="Whether the last answer was right")
-    tries_left: int = Field(default=1, ge=0, le=MOST_TRIES, description="How many answers may still be given")
-    note: str = Field(default="", description="Why an answer could not be scored, and counts as wrong; else empty")
-    terminated: bool = Field(default=False, description="Answered rightly, or as often as allowed")
+    tries_left: int = Field(default=1, ge=0, le=MOST_TRIES, description="Number of remaining answers")
+    note: str = Field(
+        default="", description="Why an answer could not be scored, so that it is wrong; empty otherwise"
+    )
+    terminated: bool = Field(default=False, description="The answer was right, or no answer remains")
 
 
 class ReasoningState(State):
-    """What a trainer may look at, and whoever answers is not shown."""
+    """Data for the trainer that the agent does not see."""
 
-    id: str = Field(default="", description="Which question it is, such as `train/leg_counting/12`")
+    id: str = Field(default="", description="Id of the question, such as `train/leg_counting/12`")
     task: str = Field(default="", description="The dataset")
-    category: str = Field(default="", description="What kind of dataset, such as `arithmetic`")
+    category: str = Field(default="", description="Category of the dataset, such as `arithmetic`")
     split: str = Field(default="", description="`train` or `test`")
-    index: int = Field(default=0, description="Which question of the dataset in this split")
-    answer: str | None = Field(default=None, description="A right answer; None where the dataset gives none")
-    tries: int = Field(default=1, description="How often it may be answered")
+    index: int = Field(default=0, description="Index of the question in the dataset and split")
+    answer: str | None = Field(default=None, description="A right answer; None if the dataset has none")
+    tries: int = Field(default=1, description="Number of allowed answers")
     best: float = Field(default=0.0, description="The best score so far")

@@ -1,4 +1,4 @@
-"""Makes levels from random numbers. Each is searched before anybody walks in it: what has no way is made again."""
+"""Generate random levels. Each is searched for a path to the goal; a level without one is generated again."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LAVA = 0.1
 
 
 def generate(random: Random, kind: Kind, size: int) -> tuple[Level, list[Move]]:
-    """A level that has a way of at least `size` steps, and its shortest way.
+    """A level with a path of at least `size` steps, and its shortest path.
 
-    Random obstacles that leave no such way are drawn again. Should 50 draws not do, there are none but the wall with
-    the door, and start and goal are in opposite corners.
+    Random obstacles without such a path are drawn again. After 50 draws, the level has no obstacles except the wall
+    with the door, and start and goal are in opposite corners.
     """
     for _ in range(ATTEMPTS):
         level = _drawn(random, kind, size)
@@ -40,7 +40,7 @@ def _drawn(random: Random, kind: Kind, size: int) -> Level:
         middle = random.randrange(1, size - 1)
         door = (random.randrange(size), middle)
         walls = _column(size, middle) - {door}
-        # The cells on both sides of the door stay free, or most doors would be walled up.
+        # The cells on both sides of the door stay free, since most doors would be blocked otherwise.
         kept = {door, (door[0], middle - 1), (door[0], middle + 1)}
         start = _take(free, lambda cell: cell[1] < middle and cell not in kept)
         key = _take(free, lambda cell: cell[1] < middle and cell not in kept)
@@ -64,7 +64,7 @@ def _take(free: list[Cell], wanted: Callable[[Cell], bool]) -> Cell | None:
 
 
 def _obstacles(free: Collection[Cell], size: int, kind: Kind) -> tuple[frozenset[Cell], frozenset[Cell]]:
-    """Walls and lava out of cells that are in random order already."""
+    """Walls and lava from cells in random order."""
     cells = list(free)
     walls = round(WALLS * size * size) if kind != "door" else round(WALLS * size * size / 2)
     lava = round(LAVA * size * size) if kind != "open" else 0

@@ -39,14 +39,14 @@ _BUTTONS = (
 
 
 class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservation, GridworldState]):
-    """Walk to the flag: past walls and lava, and through a door whose key lies somewhere. Every level has a way."""
+    """Walk to the flag: past walls and lava, and through a door that needs a key. Every level can be solved."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
-    # A step takes some microseconds, less than handing it to a thread.
+    # A step takes some microseconds, less than a call on a thread.
     execution = "inline"
 
     def __init__(self, kind: Kind = "door", size: int = 8) -> None:
-        """The arguments are those of `reset`, for levels that do not say otherwise."""
+        """The arguments are the defaults of those of `reset`."""
         super().__init__()
         self._usual = _checked(kind, size)
         self._state = GridworldState()
@@ -65,18 +65,18 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
         size: int | None = None,
         **kwargs: Any,
     ) -> GridworldObservation:
-        """Makes a level.
+        """Starts an episode in a level.
 
         Args:
             seed: The same seed and arguments make the same level.
             episode_id: Id of the episode.
-            split: `train` (1000 levels) or `test` (200 others); without one the level is the seed's own.
-            index: Which level of the split (of `train`, without one), from 0; without it the seed chooses.
+            split: `train` (1000 levels) or `test` (200 others); without one the seed determines the level.
+            index: Index of the level in the split (by default `train`), from 0. By default the seed chooses it.
             kind: `open` (walls), `lava` (and lava), `door` (and a door, and its key).
-            size: Cells a side, 4 to 16.
+            size: Number of cells per side, 4 to 16.
 
         Raises:
-            InvalidArgument: There is no such split, level, kind or size.
+            InvalidArgument: The split, level, kind or size does not exist.
         """
         chosen = _checked(self._usual[0] if kind is None else kind, self._usual[1] if size is None else size)
         task = self._task(split, index)
@@ -98,10 +98,10 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
         return self._seen(self._level)
 
     def step(self, action: GridworldAction, timeout_s: float | None = None, **kwargs: Any) -> GridworldObservation:
-        """Walks one step, if nothing bars the way."""
+        """Walks one step, unless the way is blocked."""
         level = self._level
         if level is None or not self._steps_left:
-            raise ResetRequired("no walk is under way: call reset() to begin one")
+            raise ResetRequired("no episode is running: call reset() first")
         state = self._state
         state.step_count += 1
         self._cell = level.after(self._cell, self._has_key, action.move)
@@ -130,7 +130,7 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
         return picture(observation)
 
     def web_actions(self, observation: Any) -> Sequence[tuple[str, dict[str, Any]]]:
-        """An arrow for each direction, while the walk goes on."""
+        """An arrow for each direction, until the end of the episode."""
         return () if observation.done else _BUTTONS
 
     def _task(self, split: str | None, index: int | None) -> str | None:

@@ -1,4 +1,4 @@
-"""A level: what is where. It never changes, so copies of an environment share it."""
+"""A level, as immutable data that copies of an environment share."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _STEPS: dict[Move, Cell] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "rig
 
 
 def neighbour(cell: Cell, move: Move) -> Cell:
-    """The next cell in a direction; it may lie outside."""
+    """The next cell in a direction, perhaps outside the level."""
     rows, columns = _STEPS[move]
     return cell[0] + rows, cell[1] + columns
 
 
 @dataclass(frozen=True)
 class Level:
-    """What is where.
+    """The cells of a level.
 
     Attributes:
-        size: Cells a side.
-        start: Where the walker begins.
-        goal: Where it wants to go.
-        walls: Where nobody goes.
-        lava: Where nobody goes twice.
-        key: Where the key lies; None in a level without a door.
-        door: Where the door is.
+        size: Number of cells per side.
+        start: First cell of the walker.
+        goal: Cell of the flag.
+        walls: Cells that cannot be entered.
+        lava: Cells that end the episode.
+        key: Cell of the key. None in a level without a door.
+        door: Cell of the door. None in a level without a door.
     """
 
     size: int
@@ -47,14 +47,14 @@ class Level:
         return self
 
     def after(self, cell: Cell, has_key: bool, move: Move) -> Cell:
-        """Where a move leads: where it began, if the way is barred."""
+        """The cell after a move: the same cell if the way is blocked."""
         to = neighbour(cell, move)
         inside = 0 <= to[0] < self.size and 0 <= to[1] < self.size
         barred = not inside or to in self.walls or (to == self.door and not has_key)
         return cell if barred else to
 
     def rows(self, walker: Cell, has_key: bool) -> list[str]:
-        """The level from above, as the observation has it."""
+        """The level from above, as in the observation."""
         return [
             "".join(self._sign((row, column), walker, has_key) for column in range(self.size))
             for row in range(self.size)

@@ -25,7 +25,7 @@ _SHAPES = {
 
 
 def picture(obs: Any) -> str:
-    """An SVG of what the observation shows, and one line on how it stands."""
+    """An SVG of the observation, and a line with the state of the episode."""
     rows: Sequence[str] = obs.rows
     width = SIDE * len(rows)
     cells = "".join(_cell(sign, row, column) for row, signs in enumerate(rows) for column, sign in enumerate(signs))

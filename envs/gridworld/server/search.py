@@ -1,4 +1,4 @@
-"""The shortest way through a level: proof that there is one, and what an episode can be worth."""
+"""Search the shortest path through a level, which proves that the level can be solved and gives the best return."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Place = tuple[Cell, bool]
 
 
 def shortest_way(level: Level) -> list[Move] | None:
-    """Breadth first over where the walker is and whether it has the key.
+    """Breadth-first search over the cell of the walker and whether it has the key.
 
     Returns:
-        The moves from the start to the goal, none of them into lava; None if there is no way.
+        The moves from the start to the goal, none of them into lava. None if there is no path.
     """
     begin: _Place = (level.start, level.start == level.key)
     came: dict[_Place, tuple[_Place, Move] | None] = {begin: None}

@@ -1,4 +1,4 @@
-"""The tasks: levels of certain numbers, in splits that share none."""
+"""The tasks: numbered levels, in disjoint splits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from openenv.errors import InvalidArgument
 __all__ = ["SPLITS", "Tasks", "checked"]
 
 SPLITS = {"train": 1000, "test": 200}
-"""How many levels each split has. A level is made from the split's name and its place in it."""
+"""Number of levels of each split. The name of the split and the index determine a level."""
 
 
 def checked(split: Any, index: Any) -> str:
     """The name of a task.
 
     Raises:
-        InvalidArgument: There is none.
+        InvalidArgument: The task does not exist.
     """
     if not isinstance(split, str) or split not in SPLITS:
         raise InvalidArgument(f"no split {split!r:.40}: there are {', '.join(SPLITS)}")
@@ -30,7 +30,7 @@ def checked(split: Any, index: Any) -> str:
 
 
 class Tasks:
-    """What the environment says of its tasks (`TaskProvider`)."""
+    """The tasks of the environment (`TaskProvider`)."""
 
     @staticmethod
     def list_splits() -> list[dict[str, str]]:

@@ -34,16 +34,16 @@ LEFT_OUT = {
     ),
     "composite": "it is a mixture of others, and which ones would have to be said",
 }
-"""Datasets of the package that are not here, and why."""
+"""Datasets of the package that are left out, with the reasons."""
 
 NAMES = tuple(sorted(set(DATASETS) - set(LEFT_OUT)))
 SLOW = frozenset({"futoshiki", "intermediate_integration", "knight_swap", "sokoban"})
-"""Some of their questions take many seconds to be made or scored: they are asked for by name alone."""
+"""Datasets with questions that take many seconds to generate or score. They are only used by name."""
 
 SIZES = {"train": 500, "test": 100}
-"""How many questions each dataset has in each split."""
+"""Number of questions of each dataset, by split."""
 
-_SEEDS = {"train": 1, "test": 1_000_000}  # a question's seed is this and its number: no two splits share one
+_SEEDS = {"train": 1, "test": 1_000_000}  # the seed of a question is this plus its number, so splits share no seeds
 
 # What these scorers do with the answer is `eval(answer)`; lists are what they mean by it.
 _EVALUATING = (
@@ -60,7 +60,7 @@ _FORMULAS: dict[str, Content] = {
     "simple_integration": "letters",
     "intermediate_integration": "functions",
 }
-# Scorers that make a fraction of 1e999999999 would be at it for hours.
+# Scorers that convert 1e999999999 to a fraction would take hours.
 _HUGE = re.compile(r"[\d_]{300,}|[eE][+-]?0*[3-9][\d_]{2,}|[eE][+-]?[\d_]{4,}")
 _NO_NUMBER = re.compile("nan|inf", re.IGNORECASE)
 
@@ -80,7 +80,7 @@ for _module, _builtins in _UNORDERED.items():
 
 
 class Question(NamedTuple):
-    """A question as the package made it, and where it is from."""
+    """A question from the package, with its dataset and number."""
 
     name: str
     split: str
@@ -94,7 +94,7 @@ class Question(NamedTuple):
 
     @property
     def answer(self) -> str | None:
-        """A right answer, if the package gives one."""
+        """A right answer, if the package has one."""
         answer: str | None = self.entry["answer"]
         return answer if answer is not None else self.entry["metadata"].get("example_answer")
 
@@ -103,7 +103,7 @@ def checked_name(name: Any) -> str:
     """The name of a dataset.
 
     Raises:
-        InvalidArgument: There is none of that name; the message has some that are spelt alike, or why it is left out.
+        InvalidArgument: It does not exist; the message has similar names, or the reason why it is left out.
     """
     if isinstance(name, str) and name in NAMES:
         return name
@@ -117,21 +117,21 @@ def checked_name(name: Any) -> str:
 
 
 def question(name: str, split: str, number: int) -> Question:
-    """Makes a question: the same one each time and in every process, whatever else was or is being made."""
+    """Generates a question. The result is the same each time and in every process."""
     source = _source(name, split)
     with source.lock, _alone(f"{split}/{name}/{number}") if name in _DRAWING else nullcontext():
         return Question(name, split, number, source.dataset.category, source.dataset[number])
 
 
 def score(asked: Question, answer: str) -> tuple[float, str]:
-    """What an answer is worth, by the scorer of its dataset.
+    """Scores an answer with the scorer of its dataset.
 
     Returns:
-        A number from 0 to 1, and why the answer could not be scored, if so. An answer that a scorer cannot
-        read is wrong, whatever the scorer does about it.
+        The score from 0 to 1, and the reason why the answer could not be scored, if any. An answer that the scorer
+        cannot parse is wrong.
     """
     if asked.name == "game_of_life_halting":
-        # Its scorer compares `bool(answer)` with `bool("False")`: every text would be right.
+        # Its scorer compares `bool(answer)` with `bool("False")`, so every string would be right.
         return float(answer.strip().lower() == str(asked.answer).lower()), ""
     fault = _fault(asked.name, answer)
     if fault:
@@ -146,17 +146,17 @@ def score(asked: Question, answer: str) -> tuple[float, str]:
 
 
 def _fault(name: str, answer: str) -> str:
-    """Why a scorer must not get to see an answer; empty if it may."""
+    """Why an answer must not be passed to the scorer. Empty if it may be."""
     if name in _FORMULAS and not is_formula(answer, _FORMULAS[name]):
         return "it is no formula that can be read"
     if _HUGE.search(answer):
         return "it has a number of more than 300 digits"
-    # Everything is near to NaN for the scorer of this one.
+    # The scorer of this dataset accepts every answer if the difference is NaN.
     return "it is no number" if name == "complex_arithmetic" and _NO_NUMBER.search(answer) else ""
 
 
 class _Source(NamedTuple):
-    """A dataset, and who uses it: some keep notes in themselves while they make a question."""
+    """A dataset with a lock: some store data in themselves while they generate a question."""
 
     dataset: Any
     lock: Lock
@@ -167,7 +167,7 @@ _sources: dict[tuple[str, str], _Source] = {}
 
 
 def _source(name: str, split: str) -> _Source:
-    """Some take a third of a second to be made, and read words or pictures from the package's own files."""
+    """Creates a dataset. Some take a third of a second, and read words or pictures from the package's files."""
     with _making:
         source = _sources.get((name, split))
         if source is None:
@@ -180,7 +180,7 @@ def _source(name: str, split: str) -> _Source:
 
 @contextmanager
 def _alone(seed: str) -> Iterator[None]:
-    """Random numbers of the process start from a seed, and go on afterwards as if nobody had drawn any."""
+    """Seeds the random numbers of the process for a block, and restores their state afterwards."""
     with _drawing:
         before, before_numpy = random.getstate(), numpy.random.get_state()
         random.seed(seed)

@@ -17,13 +17,13 @@ __all__ = ["ReasoningEnvironment"]
 
 
 class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservation, ReasoningState]):
-    """Questions of a hundred kinds, made from seeds; an answer is worth what the verifier says, 0 to 1."""
+    """Questions of a hundred kinds, generated from seeds. The reward is the score of the answer, 0 to 1."""
 
-    # Instances share the datasets, which make the same questions for everyone.
+    # Instances share the datasets, which generate the same questions for all.
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self, task: str | None = None, tries: int = 1) -> None:
-        """The arguments are those of `reset`, for questions that do not say otherwise."""
+        """The arguments are the defaults of those of `reset`."""
         super().__init__()
         self._usual_task = None if task is None else checked_name(task)
         self._usual_tries = _checked(tries)
@@ -44,15 +44,15 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
         """Asks a question.
 
         Args:
-            seed: Chooses the question, where `index` does not.
+            seed: Chooses the question, unless `index` does.
             episode_id: Id of the episode.
-            task: A dataset, such as `leg_counting`; without one the question is of any.
-            split: `train` (without one) or `test`; `train/leg_counting` says the task too.
-            index: Which question of the split, or of the task in it, from 0.
-            tries: How often it may be answered, 1 to 10.
+            task: A dataset, such as `leg_counting`. By default a question of any dataset.
+            split: `train` (the default) or `test`; `train/leg_counting` also sets the task.
+            index: Index of the question in the split, or of the task in the split, from 0.
+            tries: Number of allowed answers, 1 to 10.
 
         Raises:
-            InvalidArgument: There is no such task, split or question.
+            InvalidArgument: The task, split or question does not exist.
         """
         allowed = _checked(self._usual_tries if tries is None else tries)
         kind = "train" if split is None else split
@@ -76,10 +76,10 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
         return self._seen(asked)
 
     def step(self, action: ReasoningAction, timeout_s: float | None = None, **kwargs: Any) -> ReasoningObservation:
-        """Scores an answer. Its reward is what it adds to the best one before it, so an episode is worth its best."""
+        """Scores an answer. The reward is its gain over the best one so far, so the return is the best score."""
         asked = self._asked
         if asked is None or not self._tries_left:
-            raise ResetRequired("no question is open: call reset() to be asked one")
+            raise ResetRequired("no question is open: call reset() first")
         worth, note = score(asked, action.answer)
         state = self._state
         state.step_count += 1
@@ -96,7 +96,7 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
         return self._state
 
     def render_web(self, observation: Any) -> str:
-        """The question as it was set: its boards and tables need letters of one width."""
+        """The question in a monospaced font, which boards and tables need."""
         verdict = ""
         if self._state.step_count:
             said = "Right." if observation.correct else f"Worth {observation.score:.2f}. {escape(observation.note)}"
