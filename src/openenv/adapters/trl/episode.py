@@ -21,6 +21,7 @@ from ..._backoff import Backoff
 from ...client import EnvClient
 from ...client.portal import portal, submit_to
 from ...types import StepResult
+from .images import image_parts, take_images
 from .methods import method_of
 from .tools import EpisodeTool, Tools, tools_of
 
@@ -100,19 +101,40 @@ def refusal_of(observation: Any) -> str | None:
     return f"{kind}: {message}"
 
 
-def answer_of(observation: Any) -> str:
-    """An observation for a model to read: the result of a tool of an MCP environment, or `text_of` it."""
+def answer_of(observation: Any) -> str | list[dict[str, Any]]:
+    """An observation for a model to read: the result of a tool of an MCP environment, or the observation itself.
+
+    Returns:
+        `text_of` it; with images, a list of content parts: `{"type": "image", "image": PIL.Image.Image}` for each
+        image, then the text of all else, if there is any.
+
+    Raises:
+        StepFailed: It holds a value that JSON cannot say, or an image that cannot be read.
+        UsageError: It has an image, and Pillow is not installed.
+    """
     called = _called(observation)
     if "result" not in called:
-        return text_of(observation)
+        return _content_of(observation)
     result = called["result"]
     data = _part(result, "data")
     if data is not None:
-        return text_of(data)
+        return _content_of(data)
     blocks = _part(result, "content")
-    if isinstance(blocks, list) and all(_part(block, "type") == "text" for block in blocks):
-        return "\n".join(str(_part(block, "text")) for block in blocks)
-    return "" if result is None else text_of(result)
+    if isinstance(blocks, list) and all(_part(block, "type") in {"text", "image"} for block in blocks):
+        images: list[Any] = []
+        take_images([_part(block, "data") for block in blocks if _part(block, "type") == "image"], images)
+        text = "\n".join(str(_part(block, "text")) for block in blocks if _part(block, "type") == "text")
+        return image_parts(images, text) if images else text
+    return "" if result is None else _content_of(result)
+
+
+def _content_of(observation: Any) -> str | list[dict[str, Any]]:
+    images: list[Any] = []
+    fields = _fields(observation)
+    rest = take_images(observation if fields is None else fields, images)
+    if not images:
+        return text_of(observation)
+    return image_parts(images, "" if rest == "image 1" else text_of(rest))
 
 
 def _called(observation: Any) -> Mapping[str, Any]:

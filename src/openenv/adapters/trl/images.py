@@ -1,0 +1,120 @@
+"""Images in observations, as content parts for a model that sees."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from ...errors import StepFailed, UsageError
+
+_DATA_URL = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
+# The first bytes of a file of each format, and the first characters of its base64.
+_FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
+_BEGINNINGS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"RIFF")
+_BASE64 = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR")
+# A shorter text is a word that happens to begin like base64 of an image.
+_SHORTEST = 60
+# An array with fewer rows or columns is a board.
+_SMALLEST = 8
+_DEEPEST = 6
+
+
+def take_images(value: Any, images: list[Any], depth: int = 0) -> Any:
+    """A value without its images.
+
+    An image is a `data:` URL, base64 or bytes of a PNG, JPEG, GIF or WebP file, a block of MCP content, or an array
+    of bytes of the shape (height, width, 3 or 4), as Gymnasium's pixel environments have it.
+
+    Args:
+        value: Data of an observation.
+        images: Gets the images (`PIL.Image.Image`), in their order.
+        depth: How deep the value is in the observation.
+
+    Returns:
+        The value, with `image 1` and so on in the place of each image; a field that is an image is left out.
+
+    Raises:
+        StepFailed: An image cannot be read.
+        UsageError: There is an image, and Pillow is not installed.
+    """
+    if depth > _DEEPEST:
+        return value
+    if isinstance(value, Mapping) and not (value.get("type") == "image" and isinstance(value.get("data"), str)):
+        parts = {name: take_images(each, images, depth + 1) for name, each in value.items()}
+        return {name: each for name, each in parts.items() if not isinstance(each, _Place)}
+    if isinstance(value, list | tuple):
+        return [take_images(each, images, depth + 1) for each in value]
+    image = _image(value)
+    if image is None:
+        return value
+    images.append(image)
+    return _Place(f"image {len(images)}")
+
+
+def image_parts(images: list[Any], text: str) -> list[dict[str, Any]]:
+    """Images and a text as the content of a message."""
+    parts: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
+    return [*parts, {"type": "text", "text": text}] if text else parts
+
+
+class _Place(str):
+    """Stands for an image."""
+
+    __slots__ = ()
+
+
+def _image(value: Any) -> Any:
+    """The image that a value is; None for any other value."""
+    if isinstance(value, Mapping):
+        return _decoded(value["data"])
+    if isinstance(value, str):
+        url = _DATA_URL.match(value)
+        if url is not None or (len(value) >= _SHORTEST and value.startswith(_BASE64)):
+            return _decoded(value[url.end() if url is not None else 0 :])
+    elif isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(value)
+        return _opened(data) if data.startswith(_BEGINNINGS) else None
+    elif _is_picture(tuple(getattr(value, "shape", ())), str(getattr(value, "dtype", ""))):
+        return _pillow().fromarray(value)
+    return None
+
+
+def _is_picture(shape: tuple[int, ...], dtype: str) -> bool:
+    return dtype == "uint8" and len(shape) == 3 and min(shape[:2]) >= _SMALLEST and shape[2] in {3, 4}
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return _opened(base64.b64decode(text))
+    except binascii.Error as error:
+        raise _unreadable(error) from None
+
+
+def _opened(data: bytes) -> Any:
+    pillow = _pillow()
+    try:
+        image = pillow.open(io.BytesIO(data), formats=_FORMATS)
+        image.load()
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise _unreadable(error) from None
+    return image
+
+
+def _unreadable(error: Exception) -> StepFailed:
+    return StepFailed(
+        f"an image of the observation cannot be shown to a model ({error}): give environment_factory render="
+    )
+
+
+def _pillow() -> Any:
+    try:
+        return import_module("PIL.Image")  # only observations with images need it
+    except ImportError:
+        raise UsageError(
+            "the observation has an image: pip install pillow, or give environment_factory render="
+        ) from None
