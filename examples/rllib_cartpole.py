@@ -27,7 +27,7 @@ ENV_ID = "CartPole-v1"
 
 
 def main() -> None:
-    """Trains, prints what came of it, and draws it."""
+    """Trains, prints the result, and draws it."""
     options = read_options()
     with ExitStack() as stack:
         if options.base_url is None:
@@ -86,8 +86,8 @@ def plot(curve: list[tuple[int, float]], path: str) -> None:
 def read_options() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--base-url", help="a server that runs; else one is started")
-    parser.add_argument("--api-key", help="for that server, if it asks for one")
+    parser.add_argument("--base-url", help="address of a running server; by default one is started")
+    parser.add_argument("--api-key", help="API key of that server")
     parser.add_argument("--runners", type=int, default=1, help="processes that drive environments; 0: this one does")
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--plot", metavar="FILE", help="draw it, as .svg or .png")

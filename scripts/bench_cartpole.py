@@ -1,4 +1,4 @@
-"""CartPole-v1 through the vector client, next to Gymnasium's own vector environments, turn and turn about.
+"""Compare CartPole-v1 through the vector client with Gymnasium's vector environments, in alternation.
 
     python scripts/bench_cartpole.py [--envs 256] [--workers 2] [--rounds 3] [--duration 2]
 
@@ -30,7 +30,7 @@ from openenv.bench.served import ServedTarget
 from openenv.client.vector import VectorEnvClient
 
 ENV_ID = "CartPole-v1"
-# So many batches of actions, again and again: drawn before the clock runs.
+# Number of batches of actions, which are drawn before the measurement and repeated.
 BATCHES = 64
 WARM_UP = 10
 
@@ -38,7 +38,7 @@ Measure = Callable[[argparse.Namespace, np.ndarray], float]
 
 
 def main() -> None:
-    """Measures, prints a table and a line of JSON."""
+    """Measures, and prints a table and a line of JSON."""
     options = _options()
     log = Console(stderr=True, highlight=False)
     actions = np.random.default_rng(0).integers(0, 2, (BATCHES, options.envs))
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def _ours(options: argparse.Namespace, actions: np.ndarray) -> float:
-    """Steps a second through the vector client, over one connection a worker."""
+    """Steps per second through the vector client, with one connection per worker."""
     batches = [[{"action": int(action)} for action in batch] for batch in actions]
     with ServedTarget(f"gymnasium:{ENV_ID}", options.workers, max_sessions=options.envs) as server:
         return run_loop(_drive(server.url, options, batches))
@@ -100,7 +100,7 @@ async def _drive(url: str, options: argparse.Namespace, batches: list[list[dict[
 
 def _gymnasium(mode: str) -> Measure:
     def measure(options: argparse.Namespace, actions: np.ndarray) -> float:
-        """Steps a second of Gymnasium's own vector environment."""
+        """Steps per second of Gymnasium's vector environment."""
         environments: Any = gymnasium.make_vec(ENV_ID, options.envs, vectorization_mode=mode)
         try:
             environments.reset(seed=0)
@@ -130,10 +130,10 @@ def _table(medians: dict[str, float], options: argparse.Namespace) -> Table:
 
 def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compares the vector client with Gymnasium's vector environments.")
-    parser.add_argument("--envs", type=int, default=256, help="environments that step together")
-    parser.add_argument("--workers", type=int, default=2, help="of the server")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
-    parser.add_argument("--duration", type=float, default=2.0, help="seconds of each measurement")
+    parser.add_argument("--envs", type=int, default=256, help="number of environments")
+    parser.add_argument("--workers", type=int, default=2, help="workers of the server")
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each")
+    parser.add_argument("--duration", type=float, default=2.0, help="duration of each measurement in seconds")
     return parser.parse_args(arguments)
 
 

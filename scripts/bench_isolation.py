@@ -1,4 +1,4 @@
-"""What a process for each session costs: a step beside one on the event loop, opening, memory.
+"""Measure the cost of a process per session: a step (compared with the event loop), opening, memory.
 
 .venv/bin/python scripts/bench_isolation.py [--sandbox]
 """
@@ -24,7 +24,7 @@ from openenv.settings import ServerSettings
 
 STEPS = 20_000
 OPENINGS = 50
-# In which the pool is filled up again.
+# Seconds in which the pool fills up again.
 PAUSE_S = 0.06
 
 

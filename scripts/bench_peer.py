@@ -1,8 +1,8 @@
-"""The same environment and the same load, under this package and under the released one, turn and turn about.
+"""Compare this package with the released one: the same environment and load, in alternation.
 
     python scripts/bench_peer.py [--peer-python .venv-peer/bin/python] [--rounds 2] [--scale-grid 512,2048]
 
-The released package is installed in a virtual environment of its own and never imported here. It is served as its
+The released package is installed in its own virtual environment and never imported here. It is served as its
 default install does (`peer`: asyncio and h11) and with uvloop and httptools (`tuned`). Where there are two cores,
 server and load each get one for the cost of a step; for the storms both use all of them. One load is put on all
 servers, but for `both sides`: there the peer is driven by its own client, and this package by its vector client.
@@ -41,12 +41,12 @@ WAIT_S = 1.0
 TIMEOUT_S = 120.0
 
 Start = Callable[..., ServedProcess]
-# By the name of a system, and the ratios of ours to the others.
+# Values by name of the system, and the ratios of ours to the others.
 Medians = dict[str, float]
 
 
 def main() -> None:
-    """Measures, prints two tables and a line of JSON."""
+    """Measures, and prints two tables and a line of JSON."""
     options = _options()
     console = Console(highlight=False)
     log = Console(stderr=True, highlight=False)
@@ -79,9 +79,9 @@ def main() -> None:
 def _costs(
     systems: dict[str, Start], options: argparse.Namespace, log: Console
 ) -> tuple[dict[str, Medians], Medians, Medians]:
-    """What a step costs the server, by form; what it costs both sides; and the memory of a session."""
+    """The cost of a step for the server by form, and for both sides, and the memory of a session."""
     cores = sorted(os.sched_getaffinity(0))
-    # Both sides of a step take turns: on one core each they cannot get into one another's way.
+    # The two sides of a step run in turns: with one core each, they do not disturb each other.
     server_core, load_core = ({cores[0]}, {cores[1]}) if len(cores) > 1 else (set(cores), set(cores))
     os.sched_setaffinity(0, load_core)
     costs = {}
@@ -120,7 +120,7 @@ def _peer(python: Path, loop: str, http: str) -> Start:
         port = _free_port()
         options = ["--host", "127.0.0.1", "--port", str(port), "--workers", str(workers), "--log-level", "error"]
         options += ["--loop", loop, "--http", http]
-        # Not resolved: the link's place is what makes it the Python of its virtual environment.
+        # Not resolved: the location of the link determines the virtual environment of a Python.
         command = [str(python.absolute()), "-m", "uvicorn", f"peer_env:app_{form}", *options]
         return ServedProcess(command, f"http://127.0.0.1:{port}", workers, cwd=SCRIPTS, cpus=cpus)
 
@@ -145,7 +145,7 @@ def _alternate(
 
 
 def _step_cost(process: ServedProcess, options: argparse.Namespace) -> float:
-    """CPU microseconds of the server a step."""
+    """CPU microseconds of the server per step."""
     with process as server:
         loop = ClosedLoop(server.url, options.sessions, options.duration, {"wait_seconds": 0.0})
         cost = measure_steps(loop, server=server)
@@ -156,7 +156,7 @@ def _step_cost(process: ServedProcess, options: argparse.Namespace) -> float:
 
 
 def _both_sides(process: ServedProcess, ours: bool, options: argparse.Namespace) -> float:
-    """CPU microseconds of server and client a step."""
+    """CPU microseconds of server and client per step."""
     with process as server:
         if ours:
             loop = ClosedLoop(server.url, VECTOR_SESSIONS, options.duration, {"wait_seconds": 0.0}, vector=True)
@@ -179,7 +179,7 @@ def _both_sides(process: ServedProcess, ours: bool, options: argparse.Namespace)
 
 
 def _idle_memory(process: ServedProcess) -> float:
-    """KB of resident memory of the server for a session that has been reset and does nothing."""
+    """KB of resident memory of the server for an idle session after its reset."""
 
     async def grown(server: ServedProcess) -> int:
         before = server.resident_bytes()

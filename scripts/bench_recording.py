@@ -1,4 +1,4 @@
-"""What recording costs, and what is left of it when a server is killed.
+"""Measure the cost of recording, and the loss of records when a server is killed.
 
 .venv/bin/python scripts/bench_recording.py load [--rate 10000] [--sessions 256] [--seconds 10] [--rounds 5]
     Steps at a fixed rate against one worker, recorded and not recorded in turns: latencies, CPU of the worker. Of
@@ -44,12 +44,12 @@ from openenv.types import Action, Observation, State
 LOST_S = 1.0
 WINDOW_S = 0.5
 STEP = b'{"type":"step","data":{"message":"what an agent says in one step of its episode"}}'
-# Cores of server and load, where there are two.
+# Cores of server and load, on machines with at least two.
 CORES = sorted(os.sched_getaffinity(0))[:2]
 
 
 class Player(WSListener):
-    """One session: resets, and then steps when its turn comes, if its last step was answered."""
+    """One session: resets, and then steps on request, if its last step was answered."""
 
     latencies: ClassVar[list[float]] = []
     missed = 0
@@ -58,7 +58,7 @@ class Player(WSListener):
         self.number = number
         self.busy = True
         self.sent = 0.0
-        # When each of its calls was answered; the first is the reset.
+        # Time of the answer to each call; the first one is the reset.
         self.answers: list[float] = []
 
     def on_ws_connected(self, transport: WSTransport) -> None:
@@ -85,7 +85,7 @@ class Player(WSListener):
 
 @contextmanager
 def serving(record: Path | None, log: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A server of one worker on a core of its own; its process and the address of its WebSocket."""
+    """A server of one worker on its own core: its process and the address of its WebSocket."""
     command = [sys.executable, "-m", "openenv", "serve", "echo", "--port", "0", "--max-sessions", "2000"]
     command += ["--api-key", "none", *options, *(() if record is None else ("--record", str(record)))]
     with log.open("wb") as out:
@@ -114,7 +114,7 @@ async def connect(url: str, sessions: int) -> list[Player]:
 
 
 async def pace(players: list[Player], rate: float, until: float) -> None:
-    """Steps at a rate, at moments that know nothing of each other, one session after the other."""
+    """Steps at a rate, at independent random times, one session after the other."""
     due = time.monotonic()
     turn = 0
     while (now := time.monotonic()) < until:
@@ -122,7 +122,7 @@ async def pace(players: list[Player], rate: float, until: float) -> None:
             players[turn % len(players)].step()
             turn += 1
             due += random.expovariate(rate)
-        await asyncio.sleep(0)  # a core of its own: no timer is as exact
+        await asyncio.sleep(0)  # busy wait on its own core, which is more exact than a timer
 
 
 def cpu_s(pid: int) -> float:
@@ -131,7 +131,7 @@ def cpu_s(pid: int) -> float:
 
 
 def loop_s(pid: int) -> float:
-    """CPU of the main thread alone, which is the event loop's."""
+    """CPU seconds of the main thread, which runs the event loop."""
     fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -196,7 +196,7 @@ def count_lines(folder: Path) -> Iterator[int]:
 
 
 def found_in(folder: Path) -> tuple[set[tuple[str, int]], int]:
-    """Episode and step of every whole line, and how many files end in a torn one. Raises for any other line."""
+    """Episode and step of each complete line, and the number of files with a torn last line. Raises for others."""
     while True:
         try:
             return _found_at_once(folder)
@@ -270,7 +270,7 @@ async def play_until_killed(url: str, pid: int, moment: float, rate: float) -> t
 
 
 class Nowhere:
-    """Takes lines as a recorder does, and keeps the last one."""
+    """A recorder that only keeps the last line."""
 
     epoch = 0.0
     line = b""

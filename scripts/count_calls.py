@@ -87,7 +87,7 @@ class Entered:
             self.functions.append(f"{code.co_filename.removeprefix(PACKAGE)} {code.co_qualname}")
 
     def take(self) -> tuple[str, ...]:
-        """Those since the last time."""
+        """The functions since the last call."""
         functions, self.functions = self.functions, []
         return tuple(functions)
 
@@ -130,7 +130,7 @@ async def _measure(url: str, options: argparse.Namespace, server: Entered, clien
 async def _steps(
     step: Callable[[], Awaitable[Any]], server: Entered, client: Entered
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the most frequent step enters on either side."""
+    """The functions that the most frequent step enters, on both sides."""
     found: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
     for number in range(WARM_UP + STEPS):
         server.take(), client.take()
@@ -156,7 +156,7 @@ def _report(name: str, entered: tuple[tuple[str, ...], tuple[str, ...]], trace: 
 
 @contextmanager
 def _served(app: Any, entered: Entered) -> Iterator[str]:
-    """Serves an app on a thread of its own, whose functions are counted."""
+    """Serves an app on a thread, whose functions are counted."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_config=None, lifespan="on", loop="uvloop", http="httptools", ws=FastPath)
     server = uvicorn.Server(config)

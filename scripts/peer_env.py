@@ -19,13 +19,13 @@ LIMIT = int(os.environ.get("MAX_CONCURRENT_ENVS", "20000"))
 
 
 class WaitAction(Action):
-    """Asks for a step of a given length."""
+    """A step with a given duration."""
 
     wait_seconds: float = 0.0
 
 
 class WaitObservation(Observation):
-    """Says which session of which process took the step."""
+    """The session and process of the step."""
 
     waited_seconds: float = 0.0
     pid: int = 0
@@ -82,7 +82,7 @@ class AsyncWait(SyncWait):
 
 
 class InlineWait(SyncWait):
-    """The synchronous form, declared cheap enough for the server's loop; elsewhere that means nothing."""
+    """The synchronous form, declared as inline for this package's event loop. Others ignore that."""
 
     execution = "inline"
 

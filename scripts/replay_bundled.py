@@ -1,4 +1,4 @@
-"""Records episodes of each bundled environment at a real server, and plays them again: nothing may differ.
+"""Record episodes of each bundled environment at a real server, and check that a replay is identical.
 
     .venv/bin/python scripts/replay_bundled.py --episodes 1000
 
@@ -36,7 +36,7 @@ SESSIONS = 32
 
 
 class Outcome(NamedTuple):
-    """What came of one environment."""
+    """The result of one environment."""
 
     target: str
     episodes: int
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
 
 def targets() -> list[str]:
-    """What comes with the package, and the projects beside it."""
+    """The bundled environments, and the projects in envs/."""
     return [*BUNDLED, *(str(each.parent) for each in sorted((ROOT / "envs").glob("*/openenv.yaml")))]
 
 
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def replayed(target: str, episodes: int, steps: int) -> Outcome:
-    """Records and plays again."""
+    """Records episodes and replays them."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "records"
         began = time.monotonic()
