@@ -182,7 +182,7 @@ def demo_report(workloads: Sequence[DemoWorkload]) -> HtmlReport:
             + (": all succeeded." if not failed else f": {failed:,} failed.")
         ),
         facts=machine(),
-        tables=[_figures_table(workloads), _error_table(workloads)],
+        tables=[figures_table(workloads), _error_table(workloads)],
         charts=list(_charts(workloads)),
         terms=_TERMS,
     )
@@ -211,7 +211,7 @@ def _milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{1000 * seconds:,.1f}"
 
 
-def _figures_table(workloads: Sequence[DemoWorkload]) -> ReportTable:
+def figures_table(workloads: Sequence[DemoWorkload]) -> ReportTable:
     """A row for each figure: three columns fit on a phone, sixteen do not."""
     lines, spreads = [w.line() for w in workloads], [w.spreads() for w in workloads]
     rows = [["success %", *(f"{100 * line.success_rate:.2f}" for line in lines)]]

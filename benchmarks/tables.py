@@ -10,6 +10,8 @@ from rich.table import Table
 
 from openenv.cli.display import FIGURES, milliseconds
 
+from .demo_report import figures_table
+
 if TYPE_CHECKING:
     from .compare import FigureComparison
     from .games import DemoWorkload
@@ -58,33 +60,21 @@ def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def demo_table(workloads: Iterable[DemoWorkload]) -> Table:
-    """The demo in one table: three lines a workload, one a quantile."""
-    table = Table(
-        title="milliseconds by quantile; of a game, total is a whole episode",
-        title_style="dim",
-        title_justify="left",
-        show_lines=True,
-    )
-    table.add_column("workload")
-    table.add_column("success", justify="right")
-    table.add_column("")
-    for name in ("connect", "reset", "step", "total", "sessions/s", "steps/s", "memory per\nsession"):
-        table.add_column(name, justify="right")
-    for workload in workloads:
-        line = workload.line()
-        what = "episodes" if line.requests != line.sessions else "sessions"
-        colour = "green" if not line.failed else "red"
-        table.add_row(
-            f"[bold]{line.workload}[/bold]\n{line.requests:,} {what}\nat once: {workload.rows[0].batch_size:,}",
-            f"[{colour}]{100 * line.success_rate:.4g} %[/{colour}]",
-            "P50\nP95\nP99",
-            *("\n".join(map(milliseconds, (s.p50, s.p95, s.p99))) for s in workload.spreads().values()),
-            f"{line.sessions_per_second:,.0f}",
-            f"{line.steps_per_second:,.0f}",
-            f"{line.memory_per_session_kb:,.0f} KB",
-        )
+def demo_table(workloads: Sequence[DemoWorkload]) -> Table:
+    """The demo in one table: a line a figure."""
+    figures = figures_table(workloads)
+    table = Table(title="times in milliseconds", title_style="dim", title_justify="left")
+    for number, name in enumerate(figures.header):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    for name, *cells in figures.rows:
+        if name in _SECTIONS:
+            table.add_section()
+        table.add_row(name, *cells)
     return table
+
+
+# Figures that begin a part of the table.
+_SECTIONS = {"connect P50", "reset P50", "step P50", "total P50", "sessions/s"}
 
 
 def compare_table(comparisons: Iterable[FigureComparison]) -> Table:

@@ -92,16 +92,26 @@ def test_milliseconds_have_three_digits(seconds, text):
 
 
 def test_the_demo_is_one_table_that_fits_a_terminal():
-    text = shown(demo_table([workload("benchmark"), workload("CartPole-v1")]), width=100)
-    assert max(map(len, text.splitlines())) <= 100
+    names = ("benchmark", "CartPole-v1", "Blackjack-v1")
+    text = shown(demo_table([workload(name) for name in names]), width=80)
+    assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
-    for words in ("connect", "reset", "step", "total", "sessions/s", "steps/s", "memory per", "P50", "P95", "P99"):
+    for words in ("connect", "reset", "step", "total", "sessions/s", "steps/s", "KB/session", "P50", "P95", "P99"):
         assert words in text
-    assert re.search(r"CartPole-v1.*100 %.*P50.*10\.0.*2\.00.*3\.00.*48 KB", text)
+    assert re.search(r"step P99 +│ +3\.0 │ +3\.0 │ +3\.0 ", text)
 
 
 def test_the_demo_table_shows_failures():
-    assert "75 %" in shown(demo_table([workload("benchmark", [*(play(n) for n in range(3)), failed_play()])]))
+    assert "75.00" in shown(demo_table([workload("benchmark", [*(play(n) for n in range(3)), failed_play()])]))
+
+
+def test_batches_fit_a_terminal():
+    batches = [summary(16_384, wait=wait, repetition=2, total=98.7654) for wait in (0.1, 10.0)]
+    text = shown(scale_table(batches), width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert text.count("16,384") >= 2
+    assert text.count("98,765") == 6
 
 
 def test_batches_are_a_line_each():

@@ -184,7 +184,7 @@ def test_the_demo_runs_all_its_workloads(tmp_path):
     assert [line["success_rate"] for line in table] == ["1.0"] * 3
     assert all(float(line["step_p50"]) >= 1.0 for line in table if line["workload"] == "benchmark")
     assert (tmp_path / "report.html").read_text().count("data:image/svg+xml;base64,") == 9
-    for words in ("serving benchmark", "12 sessions at once", "close 12/12", "episodes 6/6", "memory per", "P99"):
+    for words in ("serving benchmark", "12 sessions at once", "close 12/12", "episodes 6/6", "KB/session", "P99"):
         assert words in result.output
 
 

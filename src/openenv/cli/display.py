@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -60,7 +61,7 @@ class Display:
     def say(self, text: str) -> None:
         """Something else begins."""
         self._finish()
-        self._console.print(f"[dim]·[/dim] {text}", soft_wrap=True)
+        self._print(f"[dim]·[/dim] {text}")
 
     def show(self, label: str, phases: Mapping[str, tuple[int, int]], note: str = "") -> None:
         """How far something is.
@@ -93,8 +94,12 @@ class Display:
         self._label = ""
 
     def _write(self) -> None:
-        self._console.print(self._line, soft_wrap=True)
+        self._print(self._line)
         self._written, self._at = self._line, time.monotonic()
+
+    def _print(self, text: str) -> None:
+        """Between words, a terminal breaks a line; a log has it whole."""
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
 
 
 def stdout() -> Console:
@@ -112,11 +117,11 @@ def milliseconds(seconds: float | None) -> str:
 
 def scale_table(summaries: Sequence[BatchSummary]) -> Table:
     """One line a batch. Latencies are those of whole requests."""
-    table = Table()
+    table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for name in ("sessions", "wait\ns", "rep.", "success\n%", "P50\nms", "P95\nms", "P99\nms"):
-        table.add_column(name, justify="right")
-    for name in ("wall\ns", "sessions\nper s", "under way\non average", "server\nprocesses"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("wall\ns", "sessions\nper s", "under\nway", "server\nprocs."):
+        table.add_column(name, justify="right", no_wrap=True)
     for summary in summaries:
         colour = "green" if not summary.failed else "red"
         table.add_row(
