@@ -32,6 +32,12 @@ def file_of(kind: str = "PNG") -> bytes:
 PNG = base64.b64encode(file_of()).decode()
 
 
+def parts_of(observation: Any) -> list[dict[str, Any]]:
+    content = answer_of(observation)
+    assert isinstance(content, list)
+    return content
+
+
 def image_of(part: dict[str, Any]) -> Any:
     assert part.keys() == {"type", "image"}
     assert part["type"] == "image"
@@ -50,7 +56,7 @@ def image_of(part: dict[str, Any]) -> Any:
     ],
 )
 def test_an_image_is_a_content_part(screen: Any) -> None:
-    image, text = answer_of({"message": "look", "screen": screen, "reward": 1.0})
+    image, text = parts_of({"message": "look", "screen": screen, "reward": 1.0})
     assert image_of(image).size == (12, 10)
     (found,) = [colour for _, colour in image_of(image).convert("RGB").getcolors()]
     assert np.allclose(found, RED, atol=3)
@@ -58,15 +64,15 @@ def test_an_image_is_a_content_part(screen: Any) -> None:
 
 
 def test_all_else_is_one_text() -> None:
-    *images, text = answer_of({"score": 3, "views": [{"at": "left", "of": PNG}, PNG]})
+    *images, text = parts_of({"score": 3, "views": [{"at": "left", "of": PNG}, PNG]})
     assert [image_of(each).size for each in images] == [(12, 10)] * 2
     assert text["text"] == '{"score":3,"views":[{"at":"left"},"image 2"]}'
-    assert [part["type"] for part in answer_of({"screen": PNG, "done": False})] == ["image"]
+    assert [part["type"] for part in parts_of({"screen": PNG, "done": False})] == ["image"]
 
 
 def test_a_tool_of_an_mcp_environment_may_answer_with_an_image() -> None:
     blocks = [{"type": "text", "text": "here"}, {"type": "image", "data": PNG, "mimeType": "image/png"}]
-    image, text = answer_of({"tool_name": "look", "result": {"data": None, "content": blocks}})
+    image, text = parts_of({"tool_name": "look", "result": {"data": None, "content": blocks}})
     assert image_of(image).size == (12, 10)
     assert text["text"] == "here"
 
