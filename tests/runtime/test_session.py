@@ -124,20 +124,23 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("failure", "message"),
         [
-            (ValueError("wrong square"), "wrong square"),
+            (ValueError("wrong square"), "ValueError: wrong square"),
             (ValueError(), "ValueError"),
-            (SystemExit(2), "2"),
-            (TimeoutError("too slow"), "too slow"),
+            (KeyError("x"), "KeyError: 'x'"),
+            (SystemExit(2), "SystemExit: 2"),
+            (TimeoutError("too slow"), "TimeoutError: too slow"),
         ],
-        ids=["with words", "without", "SystemExit", "TimeoutError"],
+        ids=["with words", "without", "KeyError", "SystemExit", "TimeoutError"],
     )
     async def test_what_a_step_raises_is_its_environments_failure(self, kind, failure, message):
+        failure.with_traceback(None)  # the three kinds share it
         manager = manager_of(raising(failure)[kind])
         session, _ = await open_session(manager)
         result, error = await outcome(partial(session.step, Action()))
         assert result is None
         assert type(error) is StepFailed
-        assert error.message == message
+        line = raising.__code__.co_firstlineno + (7 if kind == 1 else 4)
+        assert error.message == f"{message} (tests/runtime/test_session.py:{line})"
         assert error.__cause__ is failure
         state, error = await outcome(session.read_state)
         assert (state.step_count, error) == (0, None)

@@ -8,7 +8,9 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import PurePath
 from random import Random
+from traceback import walk_tb
 from typing import Any, Protocol
 
 from .._copies import become_copy_of, deep_copy_of
@@ -68,6 +70,43 @@ def error_text(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - foreign code again
         text = ""
     return text or type(error).__name__
+
+
+class RemoteError(Exception):
+    """An exception of an environment in another process; a subclass has the name of the original class.
+
+    Attributes:
+        source: The line of the environment's code that raised it; empty if unknown.
+    """
+
+    source: str = ""
+
+
+def describe_error(error: BaseException) -> str:
+    """Class, message and line of a foreign exception: `KeyError: 'x' (my_env/server/environment.py:42)`."""
+    name, text, source = type(error).__name__, error_text(error), source_of(error)
+    return (name if text == name else f"{name}: {text}") + (f" ({source})" if source else "")
+
+
+def source_of(error: BaseException) -> str:
+    """The innermost line of the environment's own code in a traceback: `my_env/server/environment.py:42`.
+
+    The first frame outside of this package belongs to the environment: every call of its methods is made here.
+    The file is named as its module is, so no path of the server's machine leaves it.
+    """
+    if isinstance(error, RemoteError):
+        return error.source
+    own = place = ""
+    for frame, line in walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__", ""))
+        root = module.partition(".")[0]
+        if not own and root != "openenv":
+            own = root
+        if own and root == own:
+            file = PurePath(frame.f_code.co_filename)
+            depth = module.count(".") + 1 + (file.name == "__init__.py")
+            place = f"{'/'.join(file.parts[-depth:])}:{line}"
+    return place
 
 
 def construct(_: None, factory: Callable[[], Any]) -> Any:

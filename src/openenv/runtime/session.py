@@ -15,7 +15,7 @@ from ..recording import Source, Tap
 from ..telemetry.logs import log_extra
 from ..telemetry.metrics import METER, Gauge, Phase
 from .admission import ConcurrencyGate
-from .executor import Done, Executor, Operation, Snapshot, error_text, load, save
+from .executor import Done, Executor, Operation, Snapshot, describe_error, load, save
 from .profile import EnvironmentProfile, Execution
 
 if TYPE_CHECKING:
@@ -519,7 +519,7 @@ class Session:
         # Our other errors, raised by an environment, are not about this session: the environment may be a client
         # itself and have lost its own connection.
         if error is not None and not isinstance(error, _KEPT_ERRORS):
-            failed = errors.StepFailed(error_text(error))
+            failed = errors.StepFailed(describe_error(error))
             failed.__cause__ = error
             error = failed
         done(result, error)

@@ -18,7 +18,7 @@ from ... import errors
 from ..._introspection import unwrap_partial
 from ...protocol.codecs import codec_of
 from ...protocol.encoding import encode_outcome, encode_state_fields
-from ..executor import error_text
+from ..executor import RemoteError, error_text, source_of
 from .sandbox import ProcessLimits
 
 # From the server: fork a process (the message has the socket to it); end one.
@@ -172,10 +172,7 @@ class _Reply(msgspec.Struct):
     kind: str = ""
     text: str = ""
     trace: str = ""
-
-
-class RemoteError(Exception):
-    """An exception of an environment in another process. A subclass has the name of the original class."""
+    source: str = ""
 
 
 def encode_request(verb: int, argument: Any) -> bytes:
@@ -222,6 +219,7 @@ def encode_error(error: BaseException, trace: str = "") -> bytes:
         "kind": type(error).__name__,
         "text": error_text(error)[:_MOST_TEXT],
         "trace": trace[-_MOST_TEXT:],
+        "source": source_of(error)[-_MOST_TEXT:],
     }
     try:
         return _codec.encode({"ok": False, **said, "error": facts})
@@ -264,7 +262,8 @@ def _error_of(reply: _Reply) -> BaseException:
             error = known
     if error is None:
         kind = reply.kind if reply.kind.isidentifier() and len(reply.kind) < 100 else "Exception"
-        error = _error_class(kind)(reply.text or kind)
+        error = remote = _error_class(kind)(reply.text or kind)
+        remote.source = reply.source
     if reply.trace:
         error.add_note(reply.trace)
     return error
