@@ -1,0 +1,111 @@
+"""Trains a language model that sees, by GRPO (TRL): it names the colour of an image by a tool call.
+
+    python examples/grpo_images.py --model Qwen/Qwen3-VL-2B-Instruct --steps 100
+
+The environment is in this file. Its reset answers with an image, which `environment_factory` puts into the prompt.
+It needs `pip install openenv trl pillow torchvision`, and a model that sees and calls tools, which TRL downloads from
+the Hub.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+from typing import Any, Literal
+
+from datasets import Dataset
+from PIL import Image
+from trl import GRPOConfig, GRPOTrainer
+
+from openenv.adapters.trl import environment_factory
+from openenv.client import GenericEnvClient
+from openenv.environment import Environment
+from openenv.types import Action, Observation, State
+
+COLOURS = ("red", "green", "blue")
+PROMPT = "Call the tool `name` with the colour of this image."
+GROUP = 8  # episodes of the same image, which GRPO compares with one another
+
+
+class NameAction(Action):
+    """Names the colour of the image."""
+
+    colour: Literal["red", "green", "blue"]
+
+
+class Picture(Observation):
+    """An image, as a `data:` URL; empty after the answer."""
+
+    image: str = ""
+
+
+class Colours(Environment[NameAction, Picture, State]):
+    """Shows one colour, and rewards its name."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._colour = COLOURS[0]
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Picture:
+        self._colour = self.rng.choice(COLOURS)
+        file = io.BytesIO()
+        Image.new("RGB", (64, 64), self._colour).save(file, "PNG")
+        return Picture(image=f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}")
+
+    def step(self, action: NameAction, timeout_s: float | None = None, **kwargs: Any) -> Picture:
+        return Picture(reward=float(action.colour == self._colour), done=True)
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
+def main() -> None:
+    options = arguments()
+    trainer = make_trainer(options.model, max_steps=options.steps, output_dir=options.output_dir)
+    trainer.train()
+    trainer.save_model(options.output_dir)
+
+
+def make_trainer(model: Any, *, processor: Any = None, **settings: Any) -> GRPOTrainer:
+    """A trainer whose rollouts begin with an image.
+
+    Args:
+        model: Its name on the Hub, or the model.
+        processor: By default the model's.
+        settings: What differs from these settings of `GRPOConfig`.
+    """
+    defaults = {
+        "per_device_train_batch_size": GROUP,
+        "num_generations": GROUP,
+        "max_completion_length": 256,
+        "max_tool_calling_iterations": 1,
+        "learning_rate": 1e-6,
+        "logging_steps": 1,
+        "report_to": "none",
+    }
+    rows = [{"prompt": [{"role": "user", "content": PROMPT}], "seed": seed} for seed in range(4096)]
+    return GRPOTrainer(
+        model=model,
+        processing_class=processor,
+        environment_factory=environment_factory(
+            GenericEnvClient, tools={"name": NameAction}, env=Colours, columns=["seed"]
+        ),
+        train_dataset=Dataset.from_list(rows),
+        args=GRPOConfig(**defaults | settings),
+    )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="Qwen/Qwen3-VL-2B-Instruct")
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps")
+    parser.add_argument("--output-dir", default="out/grpo_images")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
