@@ -292,7 +292,7 @@ def server_target(url: str, api_key: str | None) -> ReplayTarget:
     Raises:
         ConnectionLost: It does not answer.
         Unauthorized: It wants another key.
-        ProtocolViolation: It answers what is no schema.
+        ProtocolViolation: It did not return a JSON Schema.
     """
     schemas = schemas_at(url, api_key)
     try:

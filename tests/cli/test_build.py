@@ -118,7 +118,7 @@ def test_a_bundled_environment_is_built_by_its_name(run: Any, engine: Engine, fo
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--build-arg", "NOT_SET_HERE"], 1, "--build-arg NOT_SET_HERE: it is not set here"),
+        (["--build-arg", "NOT_SET_HERE"], 1, "--build-arg NOT_SET_HERE: the variable is not set in this shell"),
         (["--build-arg", "=x"], 1, "--build-arg : "),
         (["-t", "Odd:1"], 1, "write odd:1"),
         (["nowhere"], 1, "there is no folder nowhere"),

@@ -109,7 +109,7 @@ def test_a_part_without_a_schema_is_mentioned_and_not_compared(contract: Run, so
     file = changed(somewhere / "echo.json", lambda document: document["schemas"].update(action=None))
     code, out, _ = contract("check", "echo", file)
     assert code == 0
-    assert "action: not compared, it has a schema only now" in out
+    assert "action: not compared, since it has a schema only now" in out
 
 
 def test_a_project_of_one_s_own(contract: Run, somewhere: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_server_that_wants_a_key(contract: Run) -> None:
         (lambda: PlainTextResponse("hello"), "answers what is no schema"),
         (
             lambda: PlainTextResponse('{"action": {"enum": 3}}'),
-            "answers what is no schema: enum must be a list, got 3",
+            "did not return a JSON Schema: enum must be a list, got 3",
         ),
     ],
 )
@@ -173,11 +173,11 @@ def test_a_server_of_something_else_is_no_answer(contract: Run, answer: Any, wor
         (("check", "echo"), "TARGET and FILE"),
         (("check", "--url", "localhost:1", "echo", "file.json"), "TARGET and FILE"),
         (("check", "echo", "absent.json"), "absent.json cannot be read"),
-        (("check", "echo", "prose.json"), "prose.json is no JSON"),
-        (("check", "echo", "list.json"), "list.json has no schemas"),
+        (("check", "echo", "prose.json"), "prose.json is not valid JSON"),
+        (("check", "echo", "list.json"), "list.json contains no schemas"),
         (("check", "echo", "odd.json"), "odd.json: enum must be a list, got 'a'"),
         (("check", "bare:app", "odd.json"), "odd.json"),
-        (("dump", "bare:app"), "bare:app is an app that create_app did not make"),
+        (("dump", "bare:app"), "the types of bare:app are unknown"),
         (("dump", "broken:app"), "importing broken failed"),
     ],
 )

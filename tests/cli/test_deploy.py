@@ -141,7 +141,7 @@ def test_all_manifests_in_the_repository_are_valid() -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--env", "MODEL_TOKEN=hush"], "MODEL_TOKEN here"),
+        (["--env", "MODEL_TOKEN=hush"], "set MODEL_TOKEN in this shell"),
         (["--env", "NOT_SET_HERE"], "NOT_SET_HERE"),
         (["--option", "colour=red"], "colour"),
         (["--option", "nothing"], "NAME=YAML"),

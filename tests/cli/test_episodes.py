@@ -221,7 +221,7 @@ def test_returns_and_rewards_are_drawn(
 def test_what_cannot_be_drawn_is_told(episodes: Run, record: Path, tmp_path: Path) -> None:
     code, _, err = episodes("plot", record, "-o", "a.gif")
     assert code == 2
-    assert "let it end in .png or .svg" in err
+    assert "it must end in .png or .svg" in err
     nothing = write_lines(tmp_path / "no.jsonl", [line(0), line(1, reward=None)])
     code, _, err = episodes("plot", nothing, "-o", tmp_path / "a.png")
     assert code == 1

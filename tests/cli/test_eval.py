@@ -94,7 +94,7 @@ def test_runs_are_compared(command: Command, dice: str, tmp_path: Path) -> None:
     assert "\x1b" not in compared
     (tmp_path / "other.json").write_text(other)
     compared = command("compare", first, tmp_path / "other.json")[1]
-    assert "they were not played alike: --max-steps 1000 in A, 7 in B" in compared
+    assert "the runs used different options: --max-steps 1000 in A, 7 in B" in compared
     found = json.loads(command("compare", first, second, "--json")[1])
     assert [each["figure"] for each in found] == ["return", "success", "length"]
     assert found[0]["method"] == "paired"

@@ -28,7 +28,7 @@ def test_it_says_where_the_copy_is_and_what_comes_next(hub: Hub) -> None:
     assert said.exit_code == 0, said.output
     assert said.stdout.splitlines() == [
         f"copied alice/echo to tester/echo: {hub.url}/spaces/tester/echo",
-        "  served at https://tester-echo.hf.space when the Hub has built it, which takes some minutes",
+        "  served at https://tester-echo.hf.space once the Hub has built it, which takes some minutes",
         "  check it:   openenv validate --url https://tester-echo.hf.space",
         "  change it:  openenv pull tester/echo",
     ]
@@ -59,5 +59,8 @@ def test_a_secret_on_the_command_line_is_taken_and_warned_of(hub: Hub) -> None:
     hub.add("alice/echo", FILES)
     said = run("alice/echo", "-s", "MODEL_KEY=on-the-line")
     assert hub.repos["tester/echo"].secrets == {"MODEL_KEY": "on-the-line"}
-    assert "others on this machine can read a command line: --secret NAME takes the variable from here" in said.stderr
+    assert (
+        "other users of this machine can read a command line: --secret NAME takes the value from the environment"
+        in said.stderr
+    )
     assert "on-the-line" not in said.output

@@ -105,7 +105,7 @@ def test_what_cannot_be_is_refused(arguments: list[str], words: str, tmp_path: P
         (["--provider", "nowhere", "--target", "echo"], "nowhere"),
         (["--provider", "local"], "LaunchSpec"),
         (["--provider", "local", "--target", "echo", "--env", "OPENENV_SURELY_NOT_SET"], "OPENENV_SURELY_NOT_SET"),
-        (["--provider", "local", "--target", "echo", "--env", "MODEL_TOKEN=hush"], "set MODEL_TOKEN here"),
+        (["--provider", "local", "--target", "echo", "--env", "MODEL_TOKEN=hush"], "set MODEL_TOKEN in this shell"),
     ],
 )
 def test_what_cannot_run_is_refused(arguments: list[str], words: str) -> None:

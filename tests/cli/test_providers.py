@@ -137,9 +137,9 @@ def test_one_that_is_named_and_stays_says_why(stores: dict[str, Any]) -> None:
     for more in ([], ["--dry-run"]):
         said = run("gc", "openenv-a", "openenv-b", "openenv-c", *more)
         assert (said.exit_code, shop.gone) == (0, [])
-        assert "openenv-a stays, for its owner is not dead (lives): --all removes it" in said.output
-        assert "openenv-b stays, for its owner is not dead (unknown): --all removes it" in said.output
-        assert "openenv-c: nothing of it was found" in said.output
+        assert "openenv-a stays, since its owner is not dead (lives): --all removes it" in said.output
+        assert "openenv-b stays, since its owner is not dead (unknown): --all removes it" in said.output
+        assert "openenv-c: nothing was found with this deployment name" in said.output
 
 
 def test_only_the_place_that_is_named(stores: dict[str, Any]) -> None:
@@ -196,7 +196,7 @@ def test_places_that_do_not_answer_keep_nobody(stores: dict[str, Any]) -> None:
 
 def test_the_help_says_what_is_kept() -> None:
     said = run("gc", "--help").output
-    assert "What belongs to a living process stays" in said
+    assert "Servers of a living process stay" in said
     assert "--dry-run" in said
 
 

@@ -84,5 +84,5 @@ def test_ctrl_c_leaves_nothing(hub: Hub, here: Path) -> None:
     out, err = process.communicate(timeout=END_S)
     release.set()
     assert (process.returncode, out) == (130, "")
-    assert err.splitlines()[-1] == "interrupted: nothing was kept"
+    assert err.splitlines()[-1] == "interrupted: no files were kept"
     assert list(here.iterdir()) == []

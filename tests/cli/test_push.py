@@ -45,10 +45,10 @@ def test_it_says_where_the_space_is_and_what_comes_next(hub: Hub, folder: Path) 
     assert said.exit_code == 0, said.output
     assert said.stdout.splitlines() == [
         f"made tester/guess: {hub.url}/spaces/tester/guess",
-        "  served at https://tester-guess.hf.space when the Hub has built it, which takes some minutes",
+        "  served at https://tester-guess.hf.space once the Hub has built it, which takes some minutes",
         "  check it:  openenv validate --url https://tester-guess.hf.space",
         '  use it:    EnvClient("https://tester-guess.hf.space")',
-        "  the Space is open to everyone, unless it asks for a key: --secret OPENENV_API_KEYS",
+        "  every client can use the Space unless it requires an API key: --secret OPENENV_API_KEYS",
     ]
     assert run(folder, "--no-check").stdout.startswith("nothing has changed at tester/guess")
 
@@ -72,7 +72,7 @@ def test_all_options_reach_the_hub(hub: Hub, folder: Path, monkeypatch: pytest.M
     assert "of-the-environment" not in said.output
     assert "on=the=line" not in said.output
     assert "api_key=TOKEN" in said.stdout
-    assert "others on this machine can read a command line" in said.stderr
+    assert "other users of this machine can read a command line" in said.stderr
 
 
 def test_json_is_one_document_and_nothing_else(hub: Hub, folder: Path) -> None:
@@ -122,7 +122,7 @@ def test_what_fails_the_checks_is_not_pushed(hub: Hub, folder: Path) -> None:
     (folder / "server" / "app.py").write_text("import nothing_of_that_name\n")
     said = run(folder)
     assert isinstance(said.exception, UsageError)
-    assert "nothing was pushed, for static." in str(said.exception)
+    assert "nothing was pushed, since static." in str(said.exception)
     assert "or push with --no-check" in str(said.exception)
     assert "nothing_of_that_name" in said.stderr
     assert hub.requests == []
@@ -130,9 +130,9 @@ def test_what_fails_the_checks_is_not_pushed(hub: Hub, folder: Path) -> None:
 
 def test_errors_say_what_to_do(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = run(folder, "--no-check", "--secret", "NO_SUCH_VARIABLE")
-    assert "--secret NO_SUCH_VARIABLE: it is not set here" in str(said.exception)
+    assert "--secret NO_SUCH_VARIABLE: the variable is not set in this shell" in str(said.exception)
     said = run(folder, "--no-check", "--secret", TOKEN)
-    assert "it is not set here" in str(said.exception)
+    assert "the variable is not set in this shell" in str(said.exception)
     assert TOKEN not in str(said.exception) + said.output
     said = run(folder, "--no-check", "-e", "A=1", "-e", "A=2")
     assert "--env-var A is given twice" in str(said.exception)
@@ -169,4 +169,4 @@ def test_ctrl_c_ends_it_at_once_and_says_what_is_there(hub: Hub, folder: Path, h
     out, err = process.communicate(timeout=END_S)
     assert process.returncode == 130
     assert out == ""
-    assert "interrupted: each Space has all files of this push or, as before, none" in err
+    assert "interrupted: each Space has either all files of this push or none of them" in err

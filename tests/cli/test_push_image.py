@@ -52,7 +52,7 @@ def test_what_was_built_is_pushed_without_the_web_ui(run: Any, engine: Engine) -
     assert json.loads(engine.made["build"]["buildargs"]) == {"X": "1"}
     assert b"ENV ENABLE_WEB_INTERFACE=false\n" in engine.contexts[0]
     assert out.splitlines() == [
-        "pushed h.example/team/small:1: 1 layers, 0 of them were there",
+        "pushed h.example/team/small:1: 1 layers, 0 of them existed already",
         f"  digest:  {DIGEST}",
         "  run it:  docker run --rm -p 8000:8000 h.example/team/small:1",
         f'  or:      LaunchSpec(image="h.example/team/small@{DIGEST}")',

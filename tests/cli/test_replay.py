@@ -157,9 +157,9 @@ def test_some_episodes_are_picked(replay: Run, record: Path) -> None:
         ),
         (
             lambda lines: [each.update(environment="nobody") for each in lines],
-            "the record is of 'nobody', and nothing",
+            "the record is of 'nobody', and no environment",
         ),
-        (lambda lines: [each.update(environment="os:system") for each in lines], "and nothing here is called so"),
+        (lambda lines: [each.update(environment="os:system") for each in lines], "no environment here has this name"),
     ],
 )
 def test_where_nothing_can_be_compared_the_exit_code_is_2(

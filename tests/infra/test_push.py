@@ -101,7 +101,7 @@ def test_an_image_is_built_pushed_and_run_from_there(
 
         outcome = push(project, "--registry", f"{place}/team", "-t", "other", "--interface")
         assert outcome.returncode == 0, outcome.stderr
-        assert f"pushed {place}/team/my_env:other: 2 layers, 1 of them were there" in outcome.stdout
+        assert f"pushed {place}/team/my_env:other: 2 layers, 1 of them existed already" in outcome.stdout
         assert f"docker run --rm -p 8000:8000 {place}/team/my_env:other" in outcome.stdout
         assert f'LaunchSpec(image="{place}/team/my_env@sha256:' in outcome.stdout
         image = engine.images.get(f"{place}/team/my_env:other")

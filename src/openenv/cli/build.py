@@ -14,37 +14,44 @@ from .terminal import PATH, ProgressBar, complete_target, cut, pairs, print_json
 if TYPE_CHECKING:
     from ..project.image import BuildProgress
 
-# Characters of a line for an instruction.
+# Maximum length of a displayed instruction, in characters.
 WIDTH = 90
-# Without a bar, instructions that take this long get a line before they end.
+# Without a bar, an instruction that takes this long gets a line before it ends.
 _SLOW = ("RUN ", "FROM ")
 
 
 @click.command(short_help="Build the image of an environment.")
 @click.argument("path", type=PATH, default=".", shell_complete=complete_target)
 @click.option(
-    "-t", "--tag", "tags", multiple=True, metavar="NAME[:TAG]", help="Its name, or several. [default: openenv-<name>]"
+    "-t",
+    "--tag",
+    "tags",
+    multiple=True,
+    metavar="NAME[:TAG]",
+    help="Name of the image; may be repeated. [default: openenv-<name>]",
 )
 @click.option("-c", "--context", type=PATH, help="Folder that the Dockerfile copies from. [default: PATH]")
 @click.option("-f", "--dockerfile", type=PATH, help="Dockerfile. [default: server/Dockerfile, or Dockerfile]")
 @click.option("-b", "--base-image", metavar="IMAGE", help="Image to build on, instead of the Dockerfile's own.")
-@click.option("--no-cache", is_flag=True, help="Execute every step, also those that are there from an earlier build.")
+@click.option("--no-cache", is_flag=True, help="Execute every step, without the cache of earlier builds.")
 @click.option(
     "--build-arg",
     "build_args",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="Argument of the Dockerfile (ARG); without a value, as the variable is here.",
+    help="Build argument (ARG); without a value, that of the variable in this shell.",
 )
-@click.option("--platform", metavar="OS/ARCH", help="Platform to build for, as linux/amd64. [default: the engine's]")
-@click.option("-v", "--verbose", is_flag=True, help="Show all that the steps write.")
+@click.option(
+    "--platform", metavar="OS/ARCH", help="Platform to build for, e.g. linux/amd64. [default: the engine's]"
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show the output of the steps.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the image.")
 def build(path: Path, no_cache: bool, build_args: Sequence[str], verbose: bool, as_json: bool, **given: Any) -> None:
     """Builds the image of the environment in PATH (by default this folder) by its Dockerfile, on the Docker engine of
     this machine or the one that DOCKER_HOST names. (Extra `docker`.)
 
-    What .dockerignore names is not sent. An openenv that did not come from a package index goes into the image as a
-    wheel, so that the image has the same as you.
+    Files that .dockerignore matches are not sent. If your openenv was not installed from a package index, the image
+    gets it as a wheel, so that both have the same version.
 
     \b
     Examples:
@@ -91,11 +98,11 @@ def project_of(path: Path) -> Project:
 
 
 class StepLines:
-    """Shows the steps of a build: a line each, and below them the one that is executed.
+    """Shows the steps of a build, one line each, with the running one at the bottom.
 
     Args:
-        progress: Where.
-        verbose: Whether what they write is shown, too.
+        progress: The output.
+        verbose: Whether the output of the steps is shown, too.
     """
 
     def __init__(self, progress: ProgressBar, verbose: bool = False):

@@ -17,10 +17,10 @@ from .terminal import FILE, NoAnswer, complete_target, together
 DIFFERS = 1
 
 
-@click.group(name="contract", short_help="What an environment takes and gives, as a file to compare with.")
+@click.group(name="contract", short_help="Save the types of an environment, or compare them with a file.")
 def contract() -> None:
     """Writes the JSON Schemas of an environment's action, observation and state to a file, and compares them with it:
-    a change that breaks clients is then seen in CI, before they are.
+    CI then finds a change that breaks clients before it is released.
 
     \b
     Examples:
@@ -30,9 +30,9 @@ def contract() -> None:
 
 
 _of_environment = together(
-    click.option("--url", help="Ask the server there, instead of a target."),
+    click.option("--url", help="Read the types of the server at this URL instead of a target."),
     click.option(
-        "--api-key", envvar="OPENENV_API_KEY", help="Key to show to that server, of any scope. [OPENENV_API_KEY]"
+        "--api-key", envvar="OPENENV_API_KEY", help="API key for that server, of any scope. [OPENENV_API_KEY]"
     ),
 )
 
@@ -40,10 +40,10 @@ _of_environment = together(
 @contract.command(short_help="Print the contract, or write it to a file.")
 @click.argument("target", required=False, shell_complete=complete_target)
 @_of_environment
-@click.option("-o", "--output", type=FILE, help="Write it there instead of printing it.")
+@click.option("-o", "--output", type=FILE, help="Write the contract to this file instead of printing it.")
 def dump(target: str | None, url: str | None, api_key: str | None, output: Path | None) -> None:
     """Prints the contract of TARGET (as for `openenv serve`), or of the server at --url, as JSON: the schemas, their
-    hash, and the version of openenv. Exit code 2: there is no such environment.
+    hash, and the version of openenv. Exit code 2: the environment was not found.
 
     \b
     Examples:
@@ -63,13 +63,13 @@ def dump(target: str | None, url: str | None, api_key: str | None, output: Path 
         raise NoAnswer(f"{output} cannot be written: {error.strerror}") from None
 
 
-@contract.command(short_help="Whether an environment still keeps to a contract in a file.")
+@contract.command(short_help="Check that an environment still matches a saved contract.")
 @click.argument("arguments", nargs=-1, metavar="[TARGET] FILE", required=True)
 @_of_environment
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object in place of lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of lines.")
 def check(arguments: tuple[str, ...], url: str | None, api_key: str | None, as_json: bool) -> None:
-    """Compares TARGET, or the server at --url, with what `openenv contract dump` wrote to FILE. Every field that is
-    not the same is named. Titles, descriptions, defaults and order do not count.
+    """Compares TARGET, or the server at --url, with the contract that `openenv contract dump` wrote to FILE, and
+    lists every field that differs. Titles, descriptions, defaults and order are ignored.
 
     Exit code 0: the same; 1: they differ; 2: no comparison (no such file, no such environment, no answer).
 
@@ -95,7 +95,9 @@ def check(arguments: tuple[str, ...], url: str | None, api_key: str | None, as_j
         print(json.dumps(report))
     else:
         for name in unknown:
-            print(f"{name}: not compared, it has a schema only {'now' if found.schemas[name] else 'in the file'}")
+            print(
+                f"{name}: not compared, since it has a schema only {'now' if found.schemas[name] else 'in the file'}"
+            )
         for each in differing:
             print(each.sentence("now", f"in {arguments[-1]}"))
         print(f"{len(differing)} different" if differing else f"the same ({found.hash})")
@@ -117,10 +119,10 @@ def _read(file: Path) -> Contract:
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise UsageError(f"{file} is no JSON: {error}") from None
+        raise UsageError(f"{file} is not valid JSON: {error}") from None
     schemas = document.get("schemas") if isinstance(document, dict) else None
     if not isinstance(schemas, dict):
-        raise UsageError(f"{file} has no schemas: write it with `openenv contract dump -o {file}`")
+        raise UsageError(f"{file} contains no schemas: write it with `openenv contract dump -o {file}`")
     try:
         return Contract(schemas)
     except ValueError as error:
@@ -135,7 +137,7 @@ def _contract_of(target: str | None, url: str | None, api_key: str | None) -> Co
 
         server = getattr(getattr(load(str(target)), "state", None), "openenv", None)
         if server is None:
-            raise UsageError(f"{target} is an app that create_app did not make: its types are not known")
+            raise UsageError(f"the types of {target} are unknown: the app was not made by create_app")
         found: Contract = server.contract
         return found
     from ..replay import schemas_at
@@ -143,4 +145,4 @@ def _contract_of(target: str | None, url: str | None, api_key: str | None) -> Co
     try:
         return Contract(schemas_at(url, api_key))
     except ValueError as error:
-        raise ProtocolViolation(f"{url}/schema answers what is no schema: {error}") from None
+        raise ProtocolViolation(f"{url}/schema did not return a JSON Schema: {error}") from None

@@ -1,4 +1,4 @@
-"""`openenv deploy`: servers that stay."""
+"""`openenv deploy`: servers that run until they are deleted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 600.0
 VIEW_KEY = "OPENENV_VIEW_KEY"
-"""Name in the Secret of the key for read-only clients."""
+"""Field of the Secret with the API key for read-only clients."""
 # Fields of a file in addition to those of a LaunchSpec.
 _MORE = {"max_replicas", "sessions"}
 # The fields of a file that are checked here.
@@ -38,9 +38,9 @@ _AMOUNTS: Mapping[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-@click.group(name="deploy", short_help="Put servers on a cluster, to stay.")
+@click.group(name="deploy", short_help="Deploy servers to a cluster.")
 def deploy() -> None:
-    """Puts servers on a cluster, where they stay until they are deleted.
+    """Deploys servers to a cluster, where they run until they are deleted.
 
     \b
     Examples:
@@ -50,35 +50,37 @@ def deploy() -> None:
 
 @deploy.command(short_help="Put servers on a Kubernetes cluster, or print the manifests.")
 @click.argument("what", metavar="IMAGE|FILE")
-@click.option("--name", help="Name of all that is made; by default the image's.")
-@click.option("--replicas", type=int, help="Servers; with --max-replicas, at least. [default: 1]")
-@click.option("--max-replicas", type=int, help="Servers at most: more are started as there are sessions.")
-@click.option("--sessions", type=int, help="Sessions that each is to have then, on average. [default: 64]")
+@click.option("--name", help="Name of all created objects; by default the image's.")
+@click.option("--replicas", type=int, help="Number of servers; with --max-replicas, the minimum. [default: 1]")
+@click.option("--max-replicas", type=int, help="Maximum number of servers; they scale with the number of sessions.")
+@click.option(
+    "--sessions", type=int, help="With --max-replicas: average sessions per server to scale for. [default: 64]"
+)
 @click.option("--port", type=int, help="Port that the image's server listens on. [default: 8000]")
-@click.option("--cpus", type=float, help="Processors that each server may use.")
-@click.option("--memory", help="Memory that each may use, as 512m or 2g.")
-@click.option("--gpus", type=int, help="GPUs of each.")
+@click.option("--cpus", type=float, help="CPUs that each server may use.")
+@click.option("--memory", help="Memory that each server may use, e.g. 512m or 2g.")
+@click.option("--gpus", type=int, help="GPUs of each server.")
 @click.option(
     "--env",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="Environment variable; without a value, as it is here, which is how secrets are given.",
+    help="Environment variable; NAME alone takes the value of this shell: use it for secrets.",
 )
-@click.option("--runtime-class", help="RuntimeClass of the Pods, as gvisor.")
+@click.option("--runtime-class", help="RuntimeClass of the Pods, e.g. gvisor.")
 @click.option("--prepull", is_flag=True, default=None, help="Keep the image on every node.")
-@click.option("--egress", is_flag=True, default=None, help="Let servers connect to others.")
+@click.option("--egress", is_flag=True, default=None, help="Allow outgoing connections of the servers.")
 @click.option(
     "--option", "more", multiple=True, metavar="NAME=YAML", help="Any other option: see docs/kubernetes.md."
 )
-@click.option("-n", "--namespace", help="Namespace; by default that of the context.")
-@click.option("--create-namespace", is_flag=True, help="Make the namespace, too.")
-@click.option("--kubeconfig", type=PATH, help="File that says where the cluster is. [KUBECONFIG]")
-@click.option("--context", help="Context of that file.")
-@click.option("--dry-run", is_flag=True, help="Print the manifests, and ask no cluster anything.")
-@click.option("-o", "--output", type=PATH, help="With --dry-run: a folder to write a kustomize base to.")
-@click.option("--show-secrets", is_flag=True, help="With --dry-run: the Secret, too.")
-@click.option("--wait/--no-wait", default=True, help="Wait until all servers are there. [default: wait]")
-@click.option("--timeout", type=float, default=TIMEOUT_S, help=f"Seconds to wait. [default: {TIMEOUT_S:g}]")
+@click.option("-n", "--namespace", help="Namespace; by default that of the kubeconfig context.")
+@click.option("--create-namespace", is_flag=True, help="Also create the namespace.")
+@click.option("--kubeconfig", type=PATH, help="Kubeconfig file of the cluster. [KUBECONFIG]")
+@click.option("--context", help="Context in the kubeconfig file.")
+@click.option("--dry-run", is_flag=True, help="Print the manifests without contacting a cluster.")
+@click.option("-o", "--output", type=PATH, help="With --dry-run: folder for a kustomize base.")
+@click.option("--show-secrets", is_flag=True, help="With --dry-run: include the Secret.")
+@click.option("--wait/--no-wait", default=True, help="Whether to wait until all servers are ready. [default: wait]")
+@click.option("--timeout", type=float, default=TIMEOUT_S, help=f"Maximum seconds to wait. [default: {TIMEOUT_S:g}]")
 def kubernetes(
     what: str,
     namespace: str | None,
@@ -92,9 +94,9 @@ def kubernetes(
     timeout: float,
     **given: Any,
 ) -> None:
-    """Puts servers of IMAGE on a Kubernetes cluster: a Deployment, two Services, a Secret with their variables, a
-    NetworkPolicy, a PodDisruptionBudget, and with --max-replicas a HorizontalPodAutoscaler. Done again, it changes
-    what differs. FILE is YAML with the fields of a LaunchSpec, and what is given here wins.
+    """Deploys servers of IMAGE to a Kubernetes cluster: a Deployment, two Services, a Secret with their variables, a
+    NetworkPolicy, a PodDisruptionBudget, and with --max-replicas a HorizontalPodAutoscaler. A repeated call updates
+    the objects that differ. FILE is YAML with the fields of a LaunchSpec; options on the command line override it.
 
     \b
     Examples:
@@ -103,7 +105,7 @@ def kubernetes(
       openenv deploy kubernetes my-env:1 --dry-run -o my-env/base
     """
     if create_namespace and namespace is None:
-        raise UsageError("--create-namespace needs --namespace: which one")
+        raise UsageError("--create-namespace needs --namespace NAME")
     if not dry_run and (output is not None or show_secrets):
         raise UsageError("--output and --show-secrets need --dry-run")
     rollout = _rollout(_specification(what, given), namespace if create_namespace else None)
@@ -131,7 +133,7 @@ def _specification(what: str, given: Mapping[str, Any]) -> dict[str, Any]:
             raise UsageError(f"{what} must have fields of a LaunchSpec, and `image` among them")
         unknown = found.keys() - {*LaunchSpec.__dataclass_fields__, *_MORE}
         if unknown:
-            raise UsageError(f"{what}: there is no {', '.join(sorted(map(str, unknown)))} in a LaunchSpec")
+            raise UsageError(f"{what}: a LaunchSpec has no field {', '.join(sorted(map(str, unknown)))}")
         _check_kinds(f"{what}: ", found, _KINDS)
         amounts = found.get("resources", {})
         if amounts.keys() - _AMOUNTS.keys():
@@ -177,12 +179,15 @@ def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
     try:
         spec = LaunchSpec(**{**fields, "resources": Resources(**fields["resources"])})
     except TypeError as error:
-        raise UsageError(f"what is deployed is given with odd fields: {error}") from None
+        raise UsageError(f"the LaunchSpec of the deployment is invalid: {error}") from None
     KubernetesProvider.capabilities.check("Kubernetes", spec)
     word = spec.name or str(spec.image).rpartition("/")[2].partition("@")[0].partition(":")[0]
     name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in word.lower()).strip("-")
     if not name or len(name) > 50 or not name[0].isalpha():
-        raise UsageError(f"{word!r} gives no name: --name with at most 50 letters, digits and '-', a letter first")
+        raise UsageError(
+            f"no name can be derived from {word!r}: give --name, at most 50 letters, "
+            "digits and '-', beginning with a letter"
+        )
     made = {}
     if spec.api_key is None and KEYS not in spec.env_vars:
         # One key for clients, and one that only reads /metrics, which is also stored alone: for Prometheus.
@@ -240,7 +245,7 @@ def _write_base(rollout: Rollout, namespace: str | None, folder: Path, show_secr
         file = folder / names[-1]
         if each["kind"] == "Secret":
             file.touch(mode=0o600)
-            file.chmod(0o600)  # one that was there before
+            file.chmod(0o600)  # it existed before
         file.write_text(_dumped(each), encoding="utf-8")
     base: dict[str, Any] = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     if namespace is not None:
@@ -267,5 +272,5 @@ async def _deploy(
     click.echo(f"  kubectl -n {where} port-forward service/{name} {port}")
     if key_of(rollout.workload.variables) is not None:
         path = f"{{.data.{KEYS}}}"
-        click.echo("the key, of scope control, is in its Secret:")
+        click.echo("the API key, of scope control, is in its Secret:")
         click.echo(f"  kubectl -n {where} get secret {name} -o jsonpath='{path}' | base64 -d")

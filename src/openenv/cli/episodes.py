@@ -28,7 +28,7 @@ MOST_NAMED = 5
 
 @contextmanager
 def reading(path: Path, environment: str | None = None) -> Iterator[Recording]:
-    """A record to read; a record that cannot be read ends with exit code 2."""
+    """Opens a record. A record that cannot be read ends the command with exit code 2."""
 
     from ..recording.reader import Recording
 
@@ -42,16 +42,14 @@ def chosen(recording: Recording, episode_id: str | None) -> list[Episode]:
     """The episodes of an id, or of the only id with this prefix; without an id, the only episode.
 
     Raises:
-        UsageError: There is none, or several ids begin so.
+        UsageError: No id matches, or several ids have this prefix.
     """
     there = [each for each in recording.episodes() if each.episode_id.startswith(episode_id or "")]
     exact = [each for each in there if each.episode_id == episode_id] or there
     names = list(dict.fromkeys(each.episode_id for each in exact))
     if not names:
         what = "no episode" if episode_id is None else f"no episode {episode_id!r}"
-        raise UsageError(
-            f"{recording.path} has {what}: `openenv episodes ls {recording.path}` lists those that it has"
-        )
+        raise UsageError(f"{recording.path} has {what}: `openenv episodes ls {recording.path}` lists its episodes")
     if len(names) > 1:
         more = ", ..." if len(names) > MOST_NAMED else ""
         what = "episodes" if episode_id is None else f"episodes with ids that begin with {episode_id!r}"
@@ -68,18 +66,20 @@ def chosen(recording: Recording, episode_id: str | None) -> list[Episode]:
     "--output",
     type=FILE,
     required=True,
-    help="The new file; its suffix says what it is: .jsonl or .parquet.",
+    help="The new file; its suffix selects the format: .jsonl or .parquet.",
 )
 @environment_option
-@click.option("--episode", "wanted", metavar="ID", multiple=True, help="Only this episode; more than once: these.")
-@click.option("--ended", is_flag=True, help="Only episodes with their beginning and their end, and without an error.")
+@click.option(
+    "--episode", "wanted", metavar="ID", multiple=True, help="Only the episode with this id; may be repeated."
+)
+@click.option("--ended", is_flag=True, help="Only episodes that are recorded from reset to end, without an error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the file.")
 def export(
     path: Path, output: Path, environment: str | None, wanted: tuple[str, ...], ended: bool, as_json: bool
 ) -> None:
     """Writes episodes of PATH into one file, one after the other: lines of JSON, as the web page replays them,
     or Parquet (extra `recording`), as `datasets.load_dataset` reads it. Large arrays go into the folder `arrays`
-    beside it. The file is there when it is whole.
+    beside it. The file appears only when it is complete.
 
     \b
     Examples:
@@ -117,10 +117,10 @@ _SUFFIXES = (".png", ".svg")
     type=FILE,
     default="episodes.png",
     show_default=True,
-    help="The picture: .png or .svg.",
+    help="The image file: .png or .svg.",
 )
 @environment_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the picture.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the image file.")
 def plot(path: Path, episode_id: str | None, output: Path, environment: str | None, as_json: bool) -> None:
     """Draws the return of each episode of PATH in the order in which they began, with its running mean, one panel for
     each environment; with ID, the reward and the return of each step of one episode. (Extra `bench`.)
@@ -134,7 +134,7 @@ def plot(path: Path, episode_id: str | None, output: Path, environment: str | No
     from ..recording.statistics import episode_picture, returns_picture
 
     if output.suffix.lower() not in _SUFFIXES:
-        raise click.UsageError(f"{output} is no name for a picture: let it end in {' or '.join(_SUFFIXES)}")
+        raise click.UsageError(f"{output} is not the name of an image file: it must end in {' or '.join(_SUFFIXES)}")
 
     kind = output.suffix.lower().removeprefix(".")
     with reading(path, environment) as recording:
@@ -213,10 +213,10 @@ _HEADS = ("began (UTC)", "episode", "environment", "seed", "steps", "return", "e
 _RIGHT = {_HEADS.index(head) for head in ("seed", "steps", "return")}
 
 
-@click.group(name="episodes", short_help="Look into recorded episodes.")
+@click.group(name="episodes", short_help="List, show, plot and export recorded episodes.")
 def episodes() -> None:
-    """Looks into the episodes that `openenv serve --record DIR` and clients with `record=DIR` write, also while they
-    are written, and into those that the web page has saved. PATH is a file or a folder.
+    """Reads the episodes that `openenv serve --record DIR`, clients with `record=DIR` and the web page write, also
+    while they are being written. PATH is a file or a folder.
 
     \b
     Examples:
@@ -231,17 +231,16 @@ episodes.add_command(plot)
 episodes.add_command(stats)
 
 
-@episodes.command(short_help="List episodes, one a line.")
+@episodes.command(short_help="List episodes, one per line.")
 @path_argument
 @environment_option
-@click.option("--errors", is_flag=True, help="Only those with a call that failed.")
-@click.option("--limit", type=COUNT, help="Only so many, the newest.")
+@click.option("--errors", is_flag=True, help="Only episodes with a failed call.")
+@click.option("--limit", type=COUNT, help="Only this number of episodes, the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def ls(path: Path, environment: str | None, errors: bool, limit: int | None, as_json: bool) -> None:
-    """Lists the episodes of PATH in the order in which they began: when, id, environment, seed, number of steps, sum
-    of rewards, how each ended, and its errors. Ends: terminated, truncated, done (the environment said neither),
-    failed (its last call did), open (no end is recorded). Parts that cannot be read are reported, and the rest is
-    listed.
+    """Lists the episodes of PATH by their start: time, id, environment, seed, number of steps, sum of rewards,
+    outcome and errors. Outcomes: terminated, truncated, done (the environment reported neither), failed (the last
+    call failed), open (no end is recorded). Parts that cannot be read are reported, and the rest is listed.
 
     \b
     Examples:
@@ -271,9 +270,9 @@ def ls(path: Path, environment: str | None, errors: bool, limit: int | None, as_
 @click.argument("episode_id", metavar="[ID]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def show(path: Path, episode_id: str | None, as_json: bool) -> None:
-    """Shows each transition of an episode: what was done, the reward, what was seen. ID is one of `openenv episodes
-    ls`, or its beginning; it may be left out where PATH holds one episode. Of several episodes with one id all are
-    shown.
+    """Shows each transition of an episode: action, reward, observation. ID is an id that `openenv episodes ls`
+    prints, or a prefix of one; it may be left out if PATH contains one episode. If several episodes have the same id,
+    all of them are shown.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`openenv eval`: how good a policy is in an environment."""
+"""`openenv eval`: score a policy in an environment."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def summary_lines(report: EvalReport) -> list[str]:
         lines.append(click.style(f"  {sum(counts.values())} failed {_FAULTS[blame]}, and have no score:", fg="red"))
         for error, count in counts.items():
             message = " ".join(summary.examples.get(error, "").split())
-            # The text comes from an environment.
+            # The message comes from an environment and is not trusted.
             lines.append(tame(f"    {count} x {error}: {cut(message, MESSAGE_WIDTH)}"))
     if about.record is not None:
         lines.append(f"  recorded in {about.record}")
@@ -109,10 +109,14 @@ def comparison_lines(found: Sequence[Comparison], first: EvalReport, second: Eva
     for option in ("max_steps", "success_at"):
         ours, theirs = getattr(first.about, option), getattr(second.about, option)
         if ours != theirs:
-            lines.append(f"  they were not played alike: --{option.replace('_', '-')} {ours} in A, {theirs} in B")
+            lines.append(
+                f"  the runs used different options: --{option.replace('_', '-')} {ours} in A, {theirs} in B"
+            )
     for name, report in (("A", first), ("B", second)):
         if report.summary.failed:
-            lines.append(f"  {report.summary.failed} of {name}'s episodes failed and are in none of these figures")
+            lines.append(
+                f"  {report.summary.failed} of {name}'s episodes failed and are not counted in these figures"
+            )
     return lines
 
 
@@ -185,16 +189,16 @@ def _number(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
-@click.command(short_help="Whether one evaluation differs from another.")
+@click.command(short_help="Compare two evaluations.")
 @click.argument("first", metavar="A.json", type=FILE)
 @click.argument("second", metavar="B.json", type=FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object a figure.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per figure.")
 def compare(first: Path, second: Path, as_json: bool) -> None:
-    """Says how B stands to A in return, success and length, with the 95 % confidence interval of each difference. A
-    and B are what `openenv eval --output` wrote.
+    """Prints the differences of B from A in return, success and length, with their 95 % confidence intervals. A and B
+    are files that `openenv eval --output` wrote.
 
-    Episodes of the same seed or task are compared with one another, so that the luck of easy seeds is no difference:
-    give both runs the same --seeds. Without common ones the two are compared as independent samples (Welch).
+    Episodes of the same seed or task are compared in pairs, which removes the differences between easy and hard
+    seeds: give both runs the same --seeds. Runs without common seeds are compared as independent samples (Welch).
 
     \b
     Examples:
@@ -214,7 +218,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
 
 
 def show_comparison(first: EvalReport, second: EvalReport, on_stderr: bool = False) -> None:
-    """Prints how the second stands to the first.
+    """Prints the differences of the second report from the first.
 
     Raises:
         UsageError: They cannot be compared.
@@ -226,7 +230,7 @@ def show_comparison(first: EvalReport, second: EvalReport, on_stderr: bool = Fal
         click.echo(line, err=on_stderr)
 
 
-# Seconds between two notes about the results so far.
+# Seconds between two progress notes.
 LOOK_S = 0.2
 # In the error of a server that allows one session only.
 _EXCLUSIVE = "does not support concurrent sessions"
@@ -260,41 +264,59 @@ class _Evaluating(click.Group):
 @click.group(
     "eval",
     cls=_Evaluating,
-    short_help="Play a policy in an environment, and say how good it is.",
+    short_help="Play a policy in an environment, and score it.",
     subcommand_metavar="",
     no_args_is_help=True,
 )
 @click.argument("target", shell_complete=complete_target)
-@click.option("--policy", required=True, metavar="MODULE:FUNCTION", help="Who acts; `random` takes any valid action.")
-@click.option("--episodes", type=COUNT, show_default="one for each seed or task, else 100", help="How many.")
-@click.option("--seeds", metavar="RANGE", help="One episode for each: 0-199, or 1,2,5, or both (0-9,20).")
-@click.option("--seed", type=int, default=0, show_default=True, help="What seeds are derived from, without --seeds.")
-@click.option("--split", help="Play the tasks of this split, each once.")
-@click.option("--repeats", type=COUNT, default=1, show_default=True, help="How often each task is played.")
-@click.option("--concurrency", type=COUNT, default=64, show_default=True, help="Episodes at once.")
-@click.option("--max-steps", type=COUNT, default=1000, show_default=True, help="After so many an episode is over.")
+@click.option(
+    "--policy",
+    required=True,
+    metavar="MODULE:FUNCTION",
+    help="Policy that chooses the actions; `random` takes any valid action.",
+)
+@click.option(
+    "--episodes", type=COUNT, show_default="one for each seed or task, else 100", help="Number of episodes."
+)
+@click.option("--seeds", metavar="RANGE", help="Seeds, one episode each: 0-199, or 1,2,5, or both (0-9,20).")
+@click.option(
+    "--seed",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Number that seeds are derived from if there are no --seeds.",
+)
+@click.option("--split", help="Play each task of this split.")
+@click.option("--repeats", type=COUNT, default=1, show_default=True, help="Episodes per task.")
+@click.option("--concurrency", type=COUNT, default=64, show_default=True, help="Concurrent episodes.")
+@click.option(
+    "--max-steps", type=COUNT, default=1000, show_default=True, help="Steps after which an episode is cut short."
+)
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(0.1),
     default=60.0,
     show_default=True,
-    help="Seconds for each step.",
+    help="Time limit of a step, in seconds.",
 )
 @click.option(
     "--retries",
     type=click.IntRange(min=0),
     default=2,
     show_default=True,
-    help="How often an episode is played again that was lost to the infrastructure.",
+    help="Repetitions of an episode that failed because of the infrastructure.",
 )
 @click.option(
-    "--success-at", type=float, show_default="as observations say", help="The least return that is a success."
+    "--success-at",
+    type=float,
+    show_default="as the observations report",
+    help="Minimum return of a successful episode.",
 )
-@click.option("--workers", type=COUNT, default=1, show_default=True, help="Processes of the server that is started.")
-@click.option("--api-key", help="Key to show to a server at an address. [OPENENV_API_KEY]")
+@click.option("--workers", type=COUNT, default=1, show_default=True, help="Worker processes of the started server.")
+@click.option("--api-key", help="API key for the server, if TARGET is an address. [OPENENV_API_KEY]")
 @click.option("--record", type=click.Path(file_okay=False), help="Record the episodes in this folder.")
-@click.option("-o", "--output", type=FILE, help="Write the result there, to compare others with.")
+@click.option("-o", "--output", type=FILE, help="Write the result to this file, for later comparisons.")
 @click.option("--against", type=FILE, help="Compare with this result of an earlier run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
 def eval_(
@@ -307,7 +329,7 @@ def eval_(
     **asked: Any,
 ) -> None:
     """Plays a policy in TARGET and scores it. TARGET is the address of a server, or a target of `openenv serve` (a
-    bundled name, a folder, module:attribute, gymnasium:ENV_ID, pettingzoo:MODULE), which is served for that time.
+    bundled name, a folder, module:attribute, gymnasium:ENV_ID, pettingzoo:MODULE), which is then served for the run.
 
     A policy is a function from observation (a dict) to action (a dict), sync or async, or a class with a method
     `act`; docs/evaluation.md says more. A failed episode does not score 0: failed episodes are reported separately.
@@ -358,7 +380,7 @@ def eval_(
                 except OpenEnvError as error:
                     raise click.ClickException(error.message) from None
     if code == terminal.INTERRUPTED:
-        terminal.exit_now()  # a policy may be stuck on its thread
+        terminal.exit_now()  # a policy may hang on its thread
     if code or report.summary.failed:
         raise click.exceptions.Exit(code or 1)
 

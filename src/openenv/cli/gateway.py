@@ -33,20 +33,29 @@ _shared = together(
     click.option(
         "--backends", help="Servers, with commas between them: host:port, https://host:port, NAME=host:port."
     ),
-    click.option("--backends-file", type=PATH, help="A file with one of them a line."),
-    click.option("--listen", default="127.0.0.1:8000", show_default=True, help="Where clients find it."),
+    click.option("--backends-file", type=PATH, help="File with one server per line."),
+    click.option(
+        "--listen", default="127.0.0.1:8000", show_default=True, help="Address for clients, e.g. 0.0.0.0:8000."
+    ),
     click.option("--tls-cert", type=PATH, help="Certificate chain that clients are shown."),
     click.option("--tls-key", type=PATH, help="Its key."),
-    click.option("--backend-ca", type=PATH, help="Authorities of backends' certificates."),
+    click.option("--backend-ca", type=PATH, help="File of certificate authorities for the certificates of backends."),
     click.option(
         "--admin-port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1 of its statistics."
     ),
-    click.option("--max-sessions", type=COUNT, help="Connections at one time, to all backends.  [default: 16384]"),
-    click.option("--health-path", default="/health", show_default=True, help="What backends are asked every second."),
+    click.option(
+        "--max-sessions", type=COUNT, help="Maximum concurrent connections to all backends.  [default: 16384]"
+    ),
+    click.option(
+        "--health-path",
+        default="/health",
+        show_default=True,
+        help="Path of the health check, requested every second.",
+    ),
 )
 
 
-@click.group(short_help="One address before many servers.")
+@click.group(short_help="Serve many servers under one address.")
 def gateway() -> None:
     """Sessions are spread evenly over servers, and come back to their own when a connection was lost. A server that
     does not answer gets none. Keys go through to the servers, which ask for them.
@@ -68,7 +77,7 @@ def gateway() -> None:
     show_default=True,
     help="The balancer.",
 )
-@click.option("--output-dir", type=PATH, default="out/gateway", show_default=True, help="Where files go.")
+@click.option("--output-dir", type=PATH, default="out/gateway", show_default=True, help="Folder for the files.")
 @click.option("--folder", help="Where the files will lie in the end, since they name one another; there, otherwise.")
 @click.option(
     "--check/--no-check", default=True, show_default=True, help="Have the program look at them, if it is here."
@@ -111,9 +120,9 @@ def render(kind: str, output_dir: Path, folder: str | None, check: bool, **optio
 @_shared
 @click.option("--provider", help="Start the servers too, at this place (`openenv providers list`).")
 @click.option("--target", help="What they serve, as for `openenv serve`.")
-@click.option("--image", help="The container image that they run.")
+@click.option("--image", help="Container image of the servers.")
 @click.option("--project", help="The project that they run: a folder, or git+https://...")
-@click.option("--replicas", type=COUNT, default=1, show_default=True, help="How many servers.")
+@click.option("--replicas", type=COUNT, default=1, show_default=True, help="Number of servers.")
 @click.option("--env", multiple=True, help="A variable for them: NAME=VALUE, or NAME for the one of this process.")
 @click.option("--threads", type=COUNT, help="Threads of Envoy.  [default: one for each processor, 8 at most]")
 def run(**options: Any) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
-    """Pushes a project to one Space or several, and says where they are."""
+    """Pushes a project to one or more Spaces, and prints their addresses."""
 
     from ..project import hub
     from ..project.hub import Hub, SpaceRequest, Stage
@@ -47,7 +47,7 @@ def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
     with message_on_interrupt(_INTERRUPTED), ProgressBar() as progress:
         warn_of_secrets(given["secrets"], progress)
         if not given["dry_run"]:
-            Hub().check_token()  # before what takes long
+            Hub().check_token()  # before the slow parts
         if request.check:
             _check(project, progress)
         if not given["dry_run"]:
@@ -69,22 +69,24 @@ def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
 
 
 _INTERRUPTED = (
-    "interrupted: each Space has all files of this push or, as before, none; the same command may be run again"
+    "interrupted: each Space has either all files of this push or none of them; run the same command again to finish"
 )
 
 
-# Options of a push that are read before they are fields of a SpaceRequest.
+# Options of a push that are parsed before they become fields of a SpaceRequest.
 _CHANGED = {"interface", "secrets"}
 
 
 def warn_of_secrets(texts: Sequence[str], progress: ProgressBar) -> None:
-    """Warns of secrets that are on the command line with their values."""
+    """Warns about secrets whose values are on the command line."""
     if any("=" in text for text in texts):
-        progress.say("others on this machine can read a command line: --secret NAME takes the variable from here")
+        progress.say(
+            "other users of this machine can read a command line: --secret NAME takes the value from the environment"
+        )
 
 
 def _check(project: Project, progress: ProgressBar) -> None:
-    """The static checks: only a failed check prevents publishing."""
+    """Makes the static checks. Only a failed check prevents publishing."""
 
     from ..project.checks import Level, Outcome
     from ..project.checks.examination import examine
@@ -102,13 +104,14 @@ def _check(project: Project, progress: ProgressBar) -> None:
     failed = [each.check for each in seen if each.outcome is Outcome.FAIL]
     if failed:
         raise UsageError(
-            f"nothing was pushed, for {', '.join(failed)} failed: fix it (openenv validate --level static), or push "
+            f"nothing was pushed, since {', '.join(failed)} failed: fix it "
+            "(openenv validate --level static), or push "
             "with --no-check"
         )
 
 
 def _rehearse(project: Project, request: SpaceRequest, stage: Stage, as_json: bool, progress: ProgressBar) -> None:
-    """Lists the files of a push; the Hub is not asked."""
+    """Lists the files of a push without contacting the Hub."""
 
     from ..project.hub.publish import names_of, variables_of
 
@@ -156,7 +159,7 @@ def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, a
                 continue
             what = "made" if each.created else "pushed to" if each.changed else "nothing has changed at"
             click.echo(f"{what} {each.name}: {each.page}")
-            click.echo(f"  served at {each.url} when the Hub has built it, which takes some minutes")
+            click.echo(f"  served at {each.url} once the Hub has built it, which takes some minutes")
             click.echo(f"  check it:  openenv validate --url {each.url}")
             if request.private:
                 use = f'EnvClient("{each.url}", api_key=TOKEN)  with a token of the Hub that may read it'
@@ -164,15 +167,17 @@ def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, a
                 use = f'EnvClient("{each.url}")'
             click.echo(f"  use it:    {use}")
             if not request.private and KEYS not in request.secrets:
-                click.echo(f"  the Space is open to everyone, unless it asks for a key: --secret {KEYS}")
+                click.echo(f"  every client can use the Space unless it requires an API key: --secret {KEYS}")
     failed = [each for each in published if each.error is not None]
     if failed:
         click.echo(f"{len(published) - len(failed)} of {len(published)} Spaces were pushed", err=True)
 
 
-@click.command(short_help="Copy a Space of the Hub to an account of yours.")
+@click.command(short_help="Copy a Space of the Hub to your account.")
 @click.argument("space", metavar="OWNER/SPACE")
-@click.option("-r", "--repo-id", metavar="[OWNER/]NAME", help="Name of the copy. [default: yours, of the same name]")
+@click.option(
+    "-r", "--repo-id", metavar="[OWNER/]NAME", help="Name of the copy. [default: the same name, in your account]"
+)
 @click.option("--private", is_flag=True, help="Make the copy private. [default: as the original]")
 @click.option(
     "-e",
@@ -180,7 +185,7 @@ def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, a
     "variables",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="Variable of the copy, for all to read.",
+    help="Variable of the copy, publicly readable.",
 )
 @click.option(
     "-s",
@@ -189,9 +194,9 @@ def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, a
     "secrets",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="Secret of the copy; NAME takes it from here.",
+    help="Secret of the copy; NAME alone takes the value of this shell.",
 )
-@click.option("-H", "--hardware", metavar="NAME", help="Hardware of the copy, as cpu-basic or t4-medium.")
+@click.option("-H", "--hardware", metavar="NAME", help="Hardware of the copy, e.g. cpu-basic or t4-medium.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the copy.")
 def fork(
     space: str, repo_id: str | None, variables: Sequence[str], secrets: Sequence[str], as_json: bool, **given: Any
@@ -207,7 +212,7 @@ def fork(
 
     from ..project import hub
 
-    with message_on_interrupt(f"interrupted: look whether the copy of {space} is there"), ProgressBar() as progress:
+    with message_on_interrupt(f"interrupted: check whether the copy of {space} exists"), ProgressBar() as progress:
         warn_of_secrets(secrets, progress)
         progress.show(f"copying {space}", 0, 0)
         copy = hub.fork(
@@ -232,25 +237,25 @@ def fork(
         )
         return
     click.echo(f"copied {space} to {copy.name}: {copy.page}")
-    click.echo(f"  served at {copy.url} when the Hub has built it, which takes some minutes")
+    click.echo(f"  served at {copy.url} once the Hub has built it, which takes some minutes")
     click.echo(f"  check it:   openenv validate --url {copy.url}")
     click.echo(f"  change it:  openenv pull {copy.name}")
 
 
-@click.command(short_help="Fetch the project of a Space of the Hub.")
+@click.command(short_help="Download the project of a Space of the Hub.")
 @click.argument("space", metavar="OWNER/SPACE")
 @click.option(
     "-o",
     "--output-dir",
     type=PATH,
     metavar="FOLDER",
-    help="The project's folder, which must not exist yet. [default: one here of the Space's name]",
+    help="Folder of the project, which must not exist yet. [default: the Space's name, in this folder]",
 )
 @click.option("--revision", metavar="NAME", help="Branch, tag, commit or refs/pr/NUMBER. [default: the newest]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the project.")
 def pull(space: str, output_dir: Path | None, revision: str | None, as_json: bool) -> None:
-    """Fetches the files of a Space of the Hugging Face Hub into a new folder, as a project. Nothing of them is
-    executed: read them before you serve them. Public Spaces need no token. (Extra `hub`.)
+    """Downloads the files of a Space of the Hugging Face Hub into a new folder, as a project. None of them is
+    executed, so read them before you serve them. Public Spaces need no token. (Extra `hub`.)
 
     \b
     Examples:
@@ -260,7 +265,7 @@ def pull(space: str, output_dir: Path | None, revision: str | None, as_json: boo
 
     from ..project import hub
 
-    with message_on_interrupt("interrupted: nothing was kept"), ProgressBar() as progress:
+    with message_on_interrupt("interrupted: no files were kept"), ProgressBar() as progress:
         progress.show(f"fetching {space}", 0, 0)
         pulled = hub.pull(space, output_dir, revision=revision, say=progress.say)
     here = Path.cwd()
@@ -279,7 +284,7 @@ INTERFACE = "ENABLE_WEB_INTERFACE"
 
 
 def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> None:
-    """Builds the image of a project, or takes one, pushes it, and prints its name."""
+    """Builds the image of a project, or takes an existing one, pushes it, and prints its name."""
 
     from ..project.image import BuildRequest, build, push_image
     from ..project.image.registry import local_name, remote_name
@@ -320,7 +325,7 @@ def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> Non
         "launch_spec": spec,
     }
     words = [
-        f"pushed {pushed.name}: {pushed.layers} layers, {pushed.there} of them were there",
+        f"pushed {pushed.name}: {pushed.layers} layers, {pushed.there} of them existed already",
         f"  digest:  {pushed.digest}",
         f"  run it:  {run}",
         f"  or:      {spec}",
@@ -335,7 +340,7 @@ def _print_one(document: Mapping[str, Any], as_json: bool, words: str) -> None:
         click.echo(words)
 
 
-# Options that only one of the two goals has, by the names of the parameters below.
+# Options for only one of the two destinations, by parameter name of the command below.
 _OF_THE_HUB = ["repo_id", "private", "create_pr", "exclude", "delete", "hardware", "count"]
 _OF_THE_HUB += ["env_vars", "secrets", "no_check"]
 _OF_A_REGISTRY = ["tag", "image", "build_args", "platform"]
@@ -344,53 +349,63 @@ _OF_A_REGISTRY = ["tag", "image", "build_args", "platform"]
 @click.command(short_help="Publish an environment on the Hub, or as an image.")
 @click.argument("directory", type=PATH, default=".")
 @click.option(
-    "-r", "--repo-id", metavar="[OWNER/]NAME", help="Space to push to. [default: yours, of the project's name]"
+    "-r", "--repo-id", metavar="[OWNER/]NAME", help="Space to push to. [default: the project's name, in your account]"
 )
 @click.option("-b", "--base-image", metavar="IMAGE", help="Image to build on, instead of the Dockerfile's own.")
 @click.option(
-    "--interface/--no-interface", default=None, help="The web UI in it. [default: yes for a Space, no for a registry]"
+    "--interface/--no-interface",
+    default=None,
+    help="Whether it serves the web UI. [default: yes for a Space, no for a registry]",
 )
-@click.option("--registry", metavar="HOST/NAMESPACE", help="Push an image there instead, as docker.io/me.")
-@click.option("-t", "--tag", metavar="TAG", help="With --registry: its tag. [default: the version, or latest]")
-@click.option("--image", metavar="IMAGE", help="With --registry: push this image of the engine's, and build nothing.")
+@click.option(
+    "--registry", metavar="HOST/NAMESPACE", help="Push an image to this registry instead, e.g. docker.io/me."
+)
+@click.option(
+    "-t", "--tag", metavar="TAG", help="With --registry: tag of the image. [default: the version, or latest]"
+)
+@click.option("--image", metavar="IMAGE", help="With --registry: push this local image without building one.")
 @click.option(
     "--build-arg", "build_args", multiple=True, metavar="NAME[=VALUE]", help="With --registry: see `openenv build`."
 )
-@click.option("--platform", metavar="OS/ARCH", help="With --registry: build for it, as linux/amd64.")
+@click.option("--platform", metavar="OS/ARCH", help="With --registry: platform to build for, e.g. linux/amd64.")
 @click.option("--private", is_flag=True, help="Make the Space private.")
 @click.option("--create-pr", is_flag=True, help="Open a pull request at the Space instead of changing it.")
 @click.option(
     "--exclude",
     type=PATH,
     metavar="FILE",
-    help="File with a glob a line of what is not uploaded to the Space.",
+    help="File with one glob per line; matching files are not uploaded to the Space.",
 )
 @click.option(
     "--delete",
     multiple=True,
     metavar="GLOB",
-    help="Files of the Space to delete; '*': all that come not again.",
+    help="Files to delete from the Space; '*': all that this push does not upload.",
 )
-@click.option("-H", "--hardware", metavar="NAME", help="Hardware of the Space, as cpu-basic or t4-medium.")
-@click.option("-n", "--count", type=COUNT, default=1, help="Spaces to push, NAME-1 to NAME-N. [default: 1]")
+@click.option("-H", "--hardware", metavar="NAME", help="Hardware of the Space, e.g. cpu-basic or t4-medium.")
+@click.option("-n", "--count", type=COUNT, default=1, help="Number of Spaces to push, NAME-1 to NAME-N. [default: 1]")
 @click.option(
     "-e",
     "--env-var",
     "env_vars",
     multiple=True,
     metavar="NAME[=VALUE]",
-    help="Variable of the Space, for all to read.",
+    help="Variable of the Space, publicly readable.",
 )
 @click.option(
-    "--secret", "secrets", multiple=True, metavar="NAME[=VALUE]", help="Secret of the Space; NAME takes it from here."
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Secret of the Space; NAME alone takes the value of this shell.",
 )
 @click.option("--no-check", is_flag=True, help="Push to the Space without the static checks of `openenv validate`.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be pushed.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document of what was pushed.")
+@click.option("--dry-run", is_flag=True, help="Print what would be pushed, and push nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the push.")
 @click.pass_context
 def push(context: click.Context, /, directory: Path, registry: str | None, **given: Any) -> None:
-    """Publishes the environment in DIRECTORY (by default this one) as a Space of the Hugging Face Hub, or with
-    --registry as an image at any registry.
+    """Publishes the environment in DIRECTORY (by default the current folder) as a Space of the Hugging Face Hub, or
+    with --registry as an image at a container registry.
 
     \b
     Examples:

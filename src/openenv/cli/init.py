@@ -15,18 +15,18 @@ _NEXT = {
     _INSTALL: "install its dependencies other than openenv",
     "openenv serve .": "try it in a browser: http://localhost:8000/web",
     "openenv validate .": "check it; `pytest` runs its own tests",
-    "openenv build .": "make its image",
-    "openenv push .": "publish it on the Hub, or elsewhere with --registry",
+    "openenv build .": "build its image",
+    "openenv push .": "publish it on the Hub, or with --registry at a container registry",
 }
 
 _KINDS = "\n".join(f"      {template.value:<10} {template.summary}" for template in Template)
 
 
 @click.command(
-    short_help="Begin a project: all files of an environment that works.",
-    help=f"""Makes the folder NAME with a project in it: an environment that works, its client, tests and image.
+    short_help="Create a project with a working environment.",
+    help=f"""Creates the folder NAME with a project: a working environment, its client, tests and Dockerfile.
 
-    NAME is the name of its package: letters, digits and underscores.
+    NAME is also the name of the Python package: letters, digits and underscores.
 
     \b
     Templates:
@@ -46,21 +46,21 @@ _KINDS = "\n".join(f"      {template.value:<10} {template.summary}" for template
     type=click.Choice([template.value for template in Template]),
     default=Template.BASIC.value,
     show_default=True,
-    help="What to begin with.",
+    help="Template of the project.",
 )
 @click.option(
     "--output-dir",
     "-o",
     type=click.Path(path_type=Path),
     default=Path(),
-    help="The folder to make it in; made if it is not there. [default: the current one]",
+    help="Parent folder of the project; created if missing. [default: the current folder]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the created project as JSON.")
 def init(name: str, template: str, output_dir: Path, as_json: bool) -> None:
     scaffold = Scaffold.of(name, Template(template), output_dir)
     files = scaffold.make()
     where = output_dir / name
-    steps = {f"cd {shlex.quote(str(where))}": "README.md says which file is for what", **_NEXT}
+    steps = {f"cd {shlex.quote(str(where))}": "README.md describes each file", **_NEXT}
     if not scaffold.template.extra:
         del steps[_INSTALL]
     if as_json:

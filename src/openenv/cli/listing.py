@@ -1,4 +1,4 @@
-"""`openenv list`: the environments that there are here."""
+"""`openenv list`: the installed and the bundled environments."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class ListedEnvironment(NamedTuple):
 
     Attributes:
         entry: The catalog entry.
-        description: In one line.
-        problem: Why it cannot be imported, or its manifest cannot be read; None if all is well.
+        description: One line about it.
+        problem: Why its package cannot be imported or its manifest cannot be read; None if it can be used.
     """
 
     entry: EnvironmentEntry
@@ -55,7 +55,7 @@ class ListedEnvironment(NamedTuple):
         return cls(entry, " ".join(description.split()), imports.problem(entry.package))
 
     def facts(self) -> dict[str, Any]:
-        """As `--json` has it."""
+        """The form that `--json` prints."""
         entry = self.entry
         return {
             "name": entry.key,
@@ -71,12 +71,12 @@ class ListedEnvironment(NamedTuple):
         }
 
 
-@click.command(name="list", short_help="List the environments that are installed.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON document in place of a table.")
+@click.command(name="list", short_help="List the installed environments.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON document instead of a table.")
 def list_(as_json: bool) -> None:
-    """Lists the environments that are installed here, and those that come with openenv: what each is called, by which
-    AutoEnv.from_env finds it, its version, what it is, and where. Each is imported once; one that cannot be is shown
-    with the reason. Exit code 0, also then.
+    """Lists the installed environments and those that come with openenv: name (as for AutoEnv.from_env), version,
+    description and folder. Each package is imported once, and an import that fails is shown with its reason. The
+    exit code is 0 in both cases.
 
     \b
     Examples:
@@ -85,7 +85,7 @@ def list_(as_json: bool) -> None:
     """
     there = entries()
     found: list[ListedEnvironment] = []
-    # Exited in the opposite order: the pool waits for threads, and those for processes.
+    # Exited in reverse order: the pool waits for its threads, which wait for the processes.
     with ProgressBar() as progress, ThreadPoolExecutor(AT_ONCE) as pool, _Imports() as imports:
         for listed in pool.map(lambda entry: ListedEnvironment.of(entry, imports), there):
             found.append(listed)
@@ -95,7 +95,7 @@ def list_(as_json: bool) -> None:
         print_json({"environments": [each.facts() for each in found]})
         return
     if not found:
-        click.echo("no environments: install one (pip install openenv-NAME), or begin one with `openenv init NAME`")
+        click.echo("no environments: install one (pip install openenv-NAME), or create one with `openenv init NAME`")
         return
     entry_rows = [
         (each.entry.key, each.entry.version or "-", each.entry.distribution or "comes with openenv", each.description)
@@ -110,7 +110,7 @@ def list_(as_json: bool) -> None:
 
 
 class _Imports:
-    """Processes that import packages: all that run are killed when the block is left, as by Ctrl-C."""
+    """Processes that import packages. Leaving the block, for example by Ctrl-C, kills those that still run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -19,12 +19,12 @@ from .terminal import print_error
 
 
 def report_error(error: OpenEnvError) -> None:
-    """An error that we know; before it the traceback, if it is one of the user's own module."""
+    """Prints a known error in one line, after the traceback if the error comes from the user's own module."""
     cause = error.__cause__
     if isinstance(error, ImportFailed) and not isinstance(cause, ImportError):
         ours = {importlib.__file__, target.__file__}
         trace = cause.__traceback__ if cause else None
-        while trace is not None:  # of the frames on the way to the user's module none is shown
+        while trace is not None:  # the frames between this command and the user's module are not shown
             file = trace.tb_frame.f_code.co_filename
             if file not in ours and not file.startswith("<frozen importlib"):
                 break
@@ -38,8 +38,8 @@ class LazyCommand(NamedTuple):
 
     Attributes:
         name: The name on the command line.
-        place: `module:attribute`, as seen from this package.
-        summary: Its line in the overview: its `short_help`.
+        place: `module:attribute`, relative to this package.
+        summary: Its line in the overview, which is its `short_help`.
         hidden: Whether it is left out of the overview.
     """
 
@@ -108,7 +108,7 @@ _VARIABLE = "_OPENENV_COMPLETE"
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(short_help="Print what makes your shell complete these commands.")
+@click.command(short_help="Print a completion script for your shell.")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
@@ -129,35 +129,35 @@ def completion(context: click.Context, shell: str) -> None:
 # The text is the command's own `short_help`, which is not read before the command runs.
 _SECTIONS = {
     "Begin": [
-        LazyCommand("init", "init:init", "Begin a project: all files of an environment that works."),
+        LazyCommand("init", "init:init", "Create a project with a working environment."),
         LazyCommand("serve", "serve:serve", "Serve an environment over WebSocket and HTTP."),
-        LazyCommand("validate", "validate:validate", "Check an environment, or a server that runs."),
-        LazyCommand("list", "listing:list_", "List the environments that are installed."),
+        LazyCommand("validate", "validate:validate", "Check an environment, or a running server."),
+        LazyCommand("list", "listing:list_", "List the installed environments."),
     ],
     "Publish": [
         LazyCommand(
-            "contract", "contract:contract", "What an environment takes and gives, as a file to compare with."
+            "contract", "contract:contract", "Save the types of an environment, or compare them with a file."
         ),
         LazyCommand("build", "build:build", "Build the image of an environment."),
         LazyCommand("push", "hub:push", "Publish an environment on the Hub, or as an image."),
-        LazyCommand("fork", "hub:fork", "Copy a Space of the Hub to an account of yours."),
-        LazyCommand("pull", "hub:pull", "Fetch the project of a Space of the Hub."),
+        LazyCommand("fork", "hub:fork", "Copy a Space of the Hub to your account."),
+        LazyCommand("pull", "hub:pull", "Download the project of a Space of the Hub."),
     ],
     "Record": [
-        LazyCommand("episodes", "episodes:episodes", "Look into recorded episodes."),
+        LazyCommand("episodes", "episodes:episodes", "List, show, plot and export recorded episodes."),
         LazyCommand("replay", "replay:replay", "Play recorded episodes again, and compare."),
     ],
     "Measure": [
-        LazyCommand("eval", "eval:eval_", "Play a policy in an environment, and say how good it is."),
+        LazyCommand("eval", "eval:eval_", "Play a policy in an environment, and score it."),
         LazyCommand("bench", "bench:app", "Measure an environment server."),
-        LazyCommand("top", "top:top", "What a server does, live."),
+        LazyCommand("top", "top:top", "Show what a server does, live."),
     ],
     "Operate": [
-        LazyCommand("deploy", "deploy:deploy", "Put servers on a cluster, to stay."),
-        LazyCommand("gateway", "gateway:gateway", "One address before many servers."),
-        LazyCommand("providers", "providers:providers", "What was started where, and the removal of what is left."),
+        LazyCommand("deploy", "deploy:deploy", "Deploy servers to a cluster."),
+        LazyCommand("gateway", "gateway:gateway", "Serve many servers under one address."),
+        LazyCommand("providers", "providers:providers", "List started servers, and remove those left behind."),
         LazyCommand("worker", "serve:worker", "A process of `openenv serve --workers`.", hidden=True),
-        LazyCommand("completion", "main:completion", "Print what makes your shell complete these commands."),
+        LazyCommand("completion", "main:completion", "Print a completion script for your shell."),
     ],
 }
 
@@ -174,15 +174,15 @@ def app() -> None:
 
     \b
     Examples:
-      openenv init my_env      begin a project; the rest is for its folder
-      openenv serve --reload   serve it, and anew after each change
+      openenv init my_env      create a project; run the others in its folder
+      openenv serve --reload   serve it, and restart after each change
       openenv validate         check it
       openenv push             publish it
     """
 
 
 def main() -> None:
-    """Runs a command; an error that we know is one line and exit code 1, Ctrl-C is exit code 130."""
+    """Runs a command. A known error prints one line and gives exit code 1; Ctrl-C gives exit code 130."""
     try:
         # Not standalone, click returns the exit code of a command that ends early.
         sys.exit(app(prog_name="openenv", standalone_mode=False) or 0)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 ROUNDS = 3
 
 
-@click.group(name="providers", short_help="What was started where, and the removal of what is left.")
+@click.group(name="providers", short_help="List started servers, and remove those left behind.")
 def providers() -> None:
-    """Servers that providers have started, on this machine and wherever else they can be reached from here. All that
-    belongs to one is labelled with its deployment and with the process that owns it.
+    """Lists and removes servers that providers started, on this machine and on every other backend that can be
+    reached. Each process, container or job is labelled with its deployment and with the process that owns it.
 
     \b
     Examples:
@@ -35,17 +35,17 @@ _of_places = click.option(
     "names",
     multiple=True,
     metavar="NAME",
-    help="Look at this kind of place only; may be repeated: local, uv, docker, swarm, kubernetes, ray, slurm, "
-    "hf. None: at all that can be reached.",
+    help="Provider to search; may be repeated: local, uv, docker, swarm, kubernetes, ray, slurm, "
+    "hf. [default: all that can be reached]",
 )
 
 
-@providers.command(name="list", short_help="List what providers have started.")
+@providers.command(name="list", short_help="List the servers that providers started.")
 @_of_places
 def list_(names: tuple[str, ...]) -> None:
-    """Lists all that carries our labels: what it is, its deployment, and whether its owner still runs.
+    """Lists each labelled process, container or job with its deployment, and whether its owner still runs.
 
-    An owner is `lives`, `dead`, or `unknown`: a process of another machine or container cannot be seen from here.
+    An owner is `lives`, `dead` or `unknown`; processes of another machine or container are `unknown`.
 
     \b
     Examples:
@@ -60,22 +60,22 @@ def list_(names: tuple[str, ...]) -> None:
     click.echo(f"{count} found")
 
 
-@providers.command(short_help="Remove what processes left that are dead.")
+@providers.command(short_help="Remove servers whose owner process is dead.")
 @_of_places
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="Also remove what living processes use, and what was started on other machines.",
+    help="Also remove servers of living processes, and servers that were started on other machines.",
 )
 @click.argument("deployments", nargs=-1)
 def gc(names: tuple[str, ...], dry_run: bool, everything: bool, deployments: tuple[str, ...]) -> None:
-    """Removes what was left by processes that are surely dead: killed before they could stop what they had started.
-    Of DEPLOYMENTS only, if any are named.
+    """Removes servers whose owner process is certainly dead, such as a killed trainer that could not stop them. If
+    DEPLOYMENTS are named, only theirs.
 
-    What belongs to a living process stays, and so does what was started on another machine, where this cannot be
-    known; run it there, or name the deployment and add --all. Exit code 1: something could not be removed.
+    Servers of a living process stay. So do servers that were started on another machine, since their owner cannot be
+    checked here: run this command there, or name the deployment and add --all. Exit code 1: a removal failed.
 
     \b
     Examples:
@@ -122,18 +122,18 @@ async def _collect(names: tuple[str, ...], wanted: Callable[[Leftover], bool], d
 
 
 def _explain(places: list[LeftoverScan], wanted: Callable[[Leftover], bool], deployments: Collection[str]) -> None:
-    """Says of each deployment that was named, and stays, why."""
+    """Prints why each named deployment is not removed."""
     for name in deployments:
         there = [each for place in places for each in place.found if each.deployment == name]
         if not there:
-            click.echo(f"{name}: nothing of it was found", err=True)
+            click.echo(f"{name}: nothing was found with this deployment name", err=True)
         elif not any(map(wanted, there)):
             states = " or ".join(sorted({_state(each.owner) for each in there}))
-            click.echo(f"{name} stays, for its owner is not dead ({states}): --all removes it", err=True)
+            click.echo(f"{name} stays, since its owner is not dead ({states}): --all removes it", err=True)
 
 
 async def _looked(names: tuple[str, ...], leave: bool = True) -> list[LeftoverScan]:
-    """The places that can be reached; says which cannot."""
+    """The providers that can be reached. Prints those that cannot."""
 
     from ..providers import catalog
 

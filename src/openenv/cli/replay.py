@@ -34,14 +34,14 @@ _CALL_WIDTH = 9
 
 
 def say_title(episode: Episode, against: str | None = None) -> None:
-    """Begins an episode."""
+    """Prints the heading of an episode."""
     seed = "no seed" if episode.seed is None else f"seed {episode.seed}"
     played = "" if against is None else f", played against {against}"
     click.secho(tame(f"episode {episode.episode_id} of {episode.environment}, {seed}{played}"), bold=True)
 
 
 def say_transition(recorded: Transition, observation: Any, reward: float | None, error: str | None) -> None:
-    """One reset or step, in a line or two."""
+    """Prints one reset or step in one or two lines."""
     width = columns(_WIDEST)
     call = f"step {recorded.step}" if recorded.step else "reset"
     given = recorded.action if recorded.step else {"seed": recorded.seed, **(recorded.arguments or {})}
@@ -52,7 +52,7 @@ def say_transition(recorded: Transition, observation: Any, reward: float | None,
 
 
 def say_replayed(transition: ReplayedTransition) -> None:
-    """A transition as it was played, and its differences."""
+    """Prints a replayed transition and its differences from the record."""
     error = None if transition.error is None else f"{type(transition.error).__name__}: {transition.error.message}"
     played = transition.played
     observation, reward = (None, None) if played is None else (played.observation, played.reward)
@@ -62,26 +62,26 @@ def say_replayed(transition: ReplayedTransition) -> None:
 
 
 def say_note(verdict: ReplayResult) -> None:
-    """Why an episode was not played, or not to its end."""
+    """Prints why an episode was not played, or not to its end."""
     if verdict.note:
         click.echo(f"{'':<{_CALL_WIDTH}}{click.style('ends here:', fg='yellow')} {tame(verdict.note)}")
 
 
 def say_damage(damage: Damage) -> None:
-    """The episodes that could not be read, on stderr."""
+    """Prints the episodes that could not be read, on stderr."""
     for sentence in damage.sentences():
         click.echo(f"{click.style('not read:', fg='yellow')} {tame(sentence)}", err=True)
 
 
 def say_result(summary: ReplaySummary, against: list[str], seconds: float, check: bool) -> None:
-    """The summary of all episodes."""
+    """Prints the summary of all episodes."""
     if check and summary.compared:
         different = [verdict for verdict in summary.kept if verdict.divergence is not None]
         for verdict in different[:MOST_NOTED]:
             click.echo(tame(verdict.sentence()))
         if len(different) > MOST_NOTED:
             click.echo(f"... and {len(different) - MOST_NOTED:,} more (--json lists them)")
-        # A message that holds for several episodes is printed once for all of them.
+        # A message that applies to several episodes is printed once.
         notes = Counter(verdict.note for verdict in summary.kept if verdict.note)
         for note, count in notes.most_common(MOST_NOTED):
             click.echo(f"{plural(count, 'episode')}: {tame(note)}")
@@ -92,12 +92,12 @@ def say_result(summary: ReplaySummary, against: list[str], seconds: float, check
 
 
 def shown(value: Any) -> str:
-    """A value in one line; of lists, dicts and texts no more than the widest line can hold."""
+    """A value in one line; lists, dicts and texts are cut to what the widest line can hold."""
     return msgspec.json.encode(_plain(value), enc_hook=repr).decode()
 
 
 def _plain(value: Any) -> Any:
-    """Arrays by type and shape: their elements fill the screen."""
+    """Replaces arrays by their type and shape, since their elements would fill the screen."""
     if isinstance(value, dict):
         return {str(name)[:_WIDEST]: _plain(value[name]) for name in islice(value, _WIDEST)}
     if isinstance(value, list):
@@ -109,7 +109,7 @@ def _plain(value: Any) -> Any:
 
 
 def worded(value: Any) -> Any:
-    """A value with words for the floats that JSON does not have, as records write them."""
+    """Replaces floats that JSON does not have (NaN, infinities) by the words that records use."""
     if isinstance(value, dict):
         return {name: worded(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -124,7 +124,7 @@ def target_of(environment: str) -> str:
     the project in the current folder; nothing else is imported.
 
     Raises:
-        UsageError: Nothing here is called so.
+        UsageError: No environment on this machine has this name.
     """
 
     from ..project import Manifest
@@ -147,8 +147,8 @@ def target_of(environment: str) -> str:
         entry = None
     if entry is None or entry.manifest_path is None:
         raise UsageError(
-            f"the record is of {environment!r}, and nothing here is called so: name it with --target (as for "
-            "`openenv serve`), or a server that runs with --base-url"
+            f"the record is of {environment!r}, and no environment here has this name: give --target (as for "
+            "`openenv serve`), or a running server with --base-url"
         )
     return str(entry.manifest_path.parent)
 
@@ -159,37 +159,37 @@ SESSIONS = 16
 
 @click.command(short_help="Play recorded episodes again, and compare.")
 @click.argument("path", type=PATH)
-@click.option("--check", is_flag=True, help="Compare all of it, many episodes at a time, and show only what differs.")
+@click.option("--check", is_flag=True, help="Compare all episodes, many concurrently, and show only differences.")
 @click.option(
     "--target",
     shell_complete=complete_target,
-    help="What to play against, as for `openenv serve`. [default: what the record names, if that is here]",
+    help="Environment to play against, as for `openenv serve`. [default: the one that the record names]",
 )
-@click.option("--base-url", metavar="URL", help="Play against a server that runs, in place of a target.")
-@click.option("--api-key", envvar="OPENENV_API_KEY", help="Key to show to that server. [OPENENV_API_KEY]")
-@click.option("--environment", metavar="NAME", help="Play the episodes of this environment alone.")
+@click.option("--base-url", metavar="URL", help="Play against a running server instead of a target.")
+@click.option("--api-key", envvar="OPENENV_API_KEY", help="API key for that server. [OPENENV_API_KEY]")
+@click.option("--environment", metavar="NAME", help="Play only episodes of this environment.")
 @click.option(
-    "--episode", "wanted", metavar="ID", multiple=True, help="Play this episode alone; more than once: these."
+    "--episode", "wanted", metavar="ID", multiple=True, help="Play only the episode with this id; may be repeated."
 )
-@click.option("--limit", type=COUNT, help="Play so many episodes, the first of the record.")
+@click.option("--limit", type=COUNT, help="Play only this number of episodes, from the beginning of the record.")
 @click.option(
-    "--concurrency", type=COUNT, default=SESSIONS, show_default=True, help="Episodes at a time, with --check."
+    "--concurrency", type=COUNT, default=SESSIONS, show_default=True, help="Concurrent episodes, with --check."
 )
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0.0),
     default=1e-6,
     show_default=True,
-    help="Floats may differ by this share of their size. 0: to the last digit.",
+    help="Relative difference that is allowed between floats; 0: exact comparison.",
 )
-@click.option("--unseeded", is_flag=True, help="Compare also what was reset without a seed.")
+@click.option("--unseeded", is_flag=True, help="Also compare episodes that were reset without a seed.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0.0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Seconds that one call may take.",
+    help="Time limit of a call, in seconds.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
 def replay(
@@ -207,17 +207,17 @@ def replay(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Plays the episodes of PATH, a file or a folder that `openenv serve --record` or a client has written or the web
-    page has saved, with their seeds and actions, against an environment: in this process, or at a server. Each has a
-    session of its own.
+    """Plays recorded episodes again, with their seeds and actions, against an environment in this process or at a
+    server. PATH is a file or a folder that `openenv serve --record`, a client or the web page wrote. Each episode has
+    its own session.
 
-    Compared are observations, rewards, errors, and how episodes end. Fields that are marked `seeded: False` in the
-    schema (clocks, names of processes) are not.
+    Observations, rewards, errors and the ends of episodes are compared, except fields that the schema marks
+    `seeded: False` (clocks, names of processes).
 
-    Without --check episodes are shown as they are played, one after the other, with what differs.
+    Without --check, episodes are played one after the other and shown with their differences.
 
-    Exit code 0: nothing differs; 1: with --check, something does, or could not be played or read; 2: nothing could be
-    compared (no such file, no such environment, other schemas, no seeds).
+    Exit code 0: no differences; 1: with --check, an episode differs or could not be played or read; 2: no comparison
+    was possible (no such file, no such environment, different schemas, no seeds).
 
     \b
     Examples:
@@ -233,7 +233,7 @@ def replay(
     from ..replay import ReplaySummary
 
     if target is not None and base_url is not None:
-        raise click.UsageError("give --target or --base-url, and not both")
+        raise click.UsageError("give either --target or --base-url, not both")
     try:
         recording = Recording(path, environment)
         chosen = (each for each in recording.episodes() if not wanted or each.episode_id in wanted)
@@ -247,7 +247,7 @@ def replay(
             progress.show("playing", summary.episodes, 0, f"{summary.episodes:,} episodes, {summary.steps:,} steps")
 
         async def show() -> None:
-            warnings.simplefilter("ignore", SeedIgnored)  # it is said of each episode
+            warnings.simplefilter("ignore", SeedIgnored)  # each episode's heading names it
             for chain in replaying.episode_chains(episodes):
                 target = targets.of(chain[0])
                 title = partial(say_title, against=target.name)
@@ -256,7 +256,7 @@ def replay(
                     say_note(result)
 
         if check or as_json:
-            with redirect_stdout(sys.stderr), ProgressBar() as progress:  # environments of this process may print
+            with redirect_stdout(sys.stderr), ProgressBar() as progress:  # environments in this process may print
                 work = replaying.replay(episodes, targets.of, rules, concurrency if check else 1, heard)
                 asyncio.run(targets.closed_after(work))
         else:
@@ -267,10 +267,10 @@ def replay(
 
 
 class _ReplayTargets:
-    """The servers that play the episodes: of the given target, or of the environment that each record names.
+    """The servers to play against: the given target, or the environment that each record names.
 
     Attributes:
-        names: Of all places, as far as they were needed.
+        names: Names of the servers that were needed so far.
     """
 
     def __init__(self, target: str | None, base_url: str | None, api_key: str | None):
@@ -300,7 +300,7 @@ class _ReplayTargets:
         return self._targets[key]
 
     async def closed_after(self, work: Awaitable[None]) -> None:
-        """Ends the servers of this process after the work with them is done."""
+        """Stops the servers of this process when the work is done."""
         try:
             await work
         finally:
@@ -328,10 +328,10 @@ def _end(
         say_result(summary, targets.names, seconds, check)
     if not summary.compared:
         if not summary.episodes:
-            where = f"`openenv episodes ls {recording.path}` lists those that it has"
+            where = f"`openenv episodes ls {recording.path}` lists its episodes"
             raise NoAnswer(tame(f"{recording.path} has no such episode: {where}"))
         first: Any = summary.kept[0]
-        hint = "; --unseeded compares it nevertheless" if first.outcome == "unseeded" else ""
+        hint = "; --unseeded compares it anyway" if first.outcome == "unseeded" else ""
         raise NoAnswer(tame(f"no episode of {recording.path} could be compared: {first.note}{hint}"))
     if check and (summary.wrong or damage.count):
         raise click.exceptions.Exit(DIFFERENT)

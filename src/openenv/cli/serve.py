@@ -32,13 +32,13 @@ KEY_BYTES = 24
 
 
 def with_keys(settings: ServerSettings) -> tuple[ServerSettings, str | None]:
-    """The settings with a decision about keys: the given keys; else none on loopback, and a new key elsewhere.
+    """Decides about API keys: the given ones, else no key on loopback and a generated key on other addresses.
 
     Returns:
-        The settings, and the key if one was made.
+        The settings, and the key if one was generated.
 
     Raises:
-        UsageError: Keys or origins cannot be read; said here, before a process is started that could not either.
+        UsageError: Keys or origins cannot be parsed. Checked before worker processes start, which would all fail.
     """
     Keyring.parse(settings.api_keys)
     Origins(settings.allowed_origins, settings.allowed_hosts)
@@ -51,7 +51,7 @@ def with_keys(settings: ServerSettings) -> tuple[ServerSettings, str | None]:
 
 
 def key_words(settings: ServerSettings, made_key: str | None) -> str:
-    """The part about keys of the line that announces a server: only here is a key shown that was made."""
+    """The part about keys in the line that announces a server, the only place that shows a generated key."""
     if made_key is not None:
         return f'clients show api_key="{made_key}" (choose your own by OPENENV_API_KEYS or --api-key; none: no key)'
     return "no key" if settings.api_keys == NO_KEYS else "asks for a key"
@@ -81,15 +81,15 @@ def check_tls(settings: ServerSettings) -> None:
     """Reads the files for TLS, so that errors appear before a process is started.
 
     Raises:
-        UsageError: It is not complete, or cannot be read.
+        UsageError: The TLS configuration is incomplete, or a file cannot be read.
     """
     if settings.ssl_certfile is None:
         if settings.ssl_keyfile or settings.ssl_ca_certs:
-            raise UsageError("TLS needs a certificate: set --ssl-certfile (OPENENV_SSL_CERTFILE) too")
+            raise UsageError("TLS needs a certificate: also set --ssl-certfile (OPENENV_SSL_CERTFILE)")
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # With a password in any case, or the terminal would be asked for one.
+        # A password is always passed, since OpenSSL would otherwise prompt for one on the terminal.
         context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile, settings.ssl_keyfile_password or "")
         if settings.ssl_ca_certs is not None:
             context.load_verify_locations(settings.ssl_ca_certs)
@@ -119,18 +119,18 @@ def announce(
     """Announces the server in one line: address, UI, key, sessions, workers.
 
     Args:
-        settings: Of the server.
-        listener: Where it listens.
+        settings: Settings of the server.
+        listener: Its listening socket.
         serves: The facts of the served app, as `facts_of` returns them.
-        made_key: The key that was made for it, if one was.
-        reload: Whether it starts anew when a file changes.
+        made_key: The key that was generated for it, if any.
+        reload: Whether it restarts when a file changes.
     """
     host, port = listener.getsockname()[:2]
     address = f"{'https' if settings.ssl_certfile else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     limit = serves.get("limit")
     parts = [f"{click.style(serves['name'], bold=True)} on {address}"]
     if limit is not None and settings.web_interface and serves.get("mode", settings.mode) != "production":
-        # A browser cannot open the address that stands for every address of this machine.
+        # A browser cannot open the wildcard address.
         reached = re.sub(r"//(0\.0\.0\.0|\[::\])", "//127.0.0.1", address)
         parts.append(f"UI {reached}/web")
     parts.append(key_words(settings, made_key))
@@ -145,7 +145,7 @@ def announce(
     text = " · ".join(parts)
     if sys.stderr.isatty() and settings.log_format != "json":
         width = os.get_terminal_size(sys.stderr.fileno()).columns
-        # A key or an address that is copied must not have a line break in it.
+        # Users copy keys and addresses, so neither may be broken across lines.
         lines = textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         text = "\n".join(lines)
     say(settings, text)
@@ -162,13 +162,13 @@ def say(settings: ServerSettings, text: str) -> None:
 PROC = Path("/proc")
 # In the tables of /proc/net: a socket that listens.
 _LISTENS = "0A"
-# Characters of a command line that are shown.
+# Maximum length of a displayed command line, in characters.
 WIDTH = 100
 _SECRET = re.compile(r"((?:key|token|secret|password)\S*?[ =])\S+", re.IGNORECASE)
 
 
 def holder_of(port: int) -> str:
-    """The process that listens on a TCP port, with its command line; `another process` where that cannot be known."""
+    """The process that listens on a TCP port, with its command line; `another process` if it cannot be found."""
     sockets = set()
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -179,7 +179,7 @@ def holder_of(port: int) -> str:
     pids: list[int] = []
     with suppress(OSError):
         pids = sorted(int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
-    for pid in pids:  # the oldest first: of several that share a socket, it has opened it
+    for pid in pids:  # oldest process first: it opened the socket that others inherited
         with suppress(OSError):
             for entry in (PROC / str(pid) / "fd").iterdir():
                 with suppress(OSError):  # closed meanwhile
@@ -198,10 +198,10 @@ def _command(pid: int) -> str:
 
 
 @click.command(hidden=True, help="Serves what OPENENV_TARGET names, on connections from `openenv serve`.")
-@click.option("--pipe", type=int, required=True, help="Descriptor of the road to the parent.")
-@click.option("--table", type=int, required=True, help="Descriptor of the shared table.")
-@click.option("--ledger", "metrics", type=int, required=True, help="Descriptor of the shared metrics.")
-@click.option("--row", type=int, required=True, help="Row of both that is this worker's.")
+@click.option("--pipe", type=int, required=True, help="File descriptor of the pipe to the parent process.")
+@click.option("--table", type=int, required=True, help="File descriptor of the shared session table.")
+@click.option("--ledger", "metrics", type=int, required=True, help="File descriptor of the shared metrics.")
+@click.option("--row", type=int, required=True, help="This worker's row in both.")
 def worker(pipe: int, table: int, metrics: int, row: int) -> None:
     from ..server.workers.serving import tune_process
     from ..server.workers.worker import Membership, Worker, WorkerConfig
@@ -230,7 +230,7 @@ def worker_app() -> Any:
 
 def worker_command(pipe: int, table: int, metrics: int, row: int) -> list[str]:
     """The command line of a worker process."""
-    # A console script does not look for modules in the working directory; its workers must not, either.
+    # A console script does not import modules from the working directory, so its workers must not either.
     alike = [] if str(Path.cwd()) in sys.path or "" in sys.path else ["-P"]
     numbers = ["--pipe", str(pipe), "--table", str(table), "--ledger", str(metrics), "--row", str(row)]
     return [sys.executable, *alike, "-m", "openenv", "worker", *numbers]
@@ -282,13 +282,13 @@ BACKLOG = 65_535
 SHUTDOWN_S = 5
 
 
-# Options that are not called as their settings are.
+# Options whose names differ from those of their settings.
 _FLAGS = {"api_keys": "api-key", "web_interface": "ui"}
 _LETTERS = {"port": ["-p"]}
 
 
 def _setting_options(command: Command) -> Command:
-    """Adds an option for each setting that has one, as the settings table says; switches come last."""
+    """Adds the options that the settings table defines; switches come last."""
     rows = [row for row in _SETTINGS.values() if row.name not in _NO_OPTION]
     rows.reverse()  # the first option is added last
     rows.sort(key=lambda row: not isinstance(row.default, bool))
@@ -320,7 +320,7 @@ def _setting_options(command: Command) -> Command:
     class), gymnasium:ENV_ID, pettingzoo:MODULE, a bundled environment ({", ".join(targets.bundled())}), or an
     installed one, as `openenv list` calls it.
 
-    Most options can also be set by the environment variable that stands behind them.
+    Most options can also be set by the environment variable in brackets.
 
     \b
     Examples:
@@ -334,12 +334,12 @@ def _setting_options(command: Command) -> Command:
 )
 @click.argument("target", default=".", shell_complete=complete_target)
 @_setting_options
-@click.option("--reload", is_flag=True, help="Start anew when a file of TARGET changes.")
+@click.option("--reload", is_flag=True, help="Restart when a file of TARGET changes.")
 def serve(target: str, reload: bool, **options: Any) -> None:
     if target and ":" not in target and not os.path.lexists(target) and target not in targets.bundled():
         from ..project.catalog import find
 
-        with suppress(UnknownEnvironment):  # what loads the target says what targets there are
+        with suppress(UnknownEnvironment):  # the error of the loader lists the possible targets
             installed = find(target).manifest_path
             target = target if installed is None else str(installed.parent)
     settings = ServerSettings.read(target=target, **options)
@@ -352,18 +352,20 @@ def serve(target: str, reload: bool, **options: Any) -> None:
             settings = settings.model_copy(update={"workers": 1})
     logs.configure_logging(settings.log_format, settings.log_level)
     check_tls(settings)
-    if settings.record is not None:  # before worker processes are started, which would all fail for the same reason
+    if (
+        settings.record is not None
+    ):  # checked before worker processes start, since all of them would fail for the same reason
         from ..recording import check_folder
 
         check_folder(settings.record)
     settings, made_key = with_keys(settings)
     raise_file_limit()
-    # Apps read their settings where they are made: here, or in the worker processes.
+    # An app reads its settings from the environment of the process that creates it: this one, or a worker.
     settings.export()
     if reload:
         from .reload import Reloader, watched
 
-        watched(target)  # before the address is taken
+        watched(target)  # before the socket is bound
     app = None if reload or settings.workers > 1 else targets.load(target)
     listener = _listen(settings)
 
@@ -414,12 +416,12 @@ def run_here(
 
     Args:
         app: The served app.
-        settings: Of the server.
-        listener: Where.
+        settings: Settings of the server.
+        listener: Its listening socket.
         ready: Called when the app has started.
 
     Raises:
-        KeyboardInterrupt: It was Ctrl-C.
+        KeyboardInterrupt: The signal was SIGINT (Ctrl-C).
     """
     import uvicorn
 

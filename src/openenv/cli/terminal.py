@@ -1,4 +1,4 @@
-"""Shared by all commands: types and values of options, printed output, and the end by a signal."""
+"""Helpers for all commands: option types and values, printed output, and termination by a signal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 def complete_target(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completes an argument that is a target, as that of `openenv serve`: bundled environments, and folders.
+    """Completes a target argument, such as that of `openenv serve`, with bundled environments and folders.
 
     Not `type="dir"`: shells then offer nothing else.
     """
@@ -70,11 +70,14 @@ def variable(text: str) -> tuple[str, str]:
     name, given, value = text.partition("=")
     if given:
         if secrets_of({name: value}):
-            raise UsageError(f"a command line can be read by everybody: set {name} here, and give --env {name} alone")
+            raise UsageError(
+                f"every user of this machine can read a command line: set {name} in this "
+                f"shell and pass --env {name} without a value"
+            )
         return name, value
     here = variable_here(name)
     if here is None:
-        raise UsageError(f"--env {name}: it is not set here; give --env {name}=VALUE")
+        raise UsageError(f"--env {name}: the variable is not set in this shell; set it, or pass --env {name}=VALUE")
     return name, here
 
 
@@ -91,14 +94,17 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
         name, given, value = text.partition("=")
         here = value if given else variable_here(name)
         if not name or here is None:
-            raise UsageError(f"{option} {redact(name, ())}: it is not set here; set it, or write {option} NAME=VALUE")
+            raise UsageError(
+                f"{option} {redact(name, ())}: the variable is not set in this shell; "
+                f"set it, or write {option} NAME=VALUE"
+            )
         if found.setdefault(name, here) != here:
-            raise UsageError(f"{option} {name} is given twice, with two values: leave out one")
+            raise UsageError(f"{option} {name} is given twice with different values: remove one")
     return found
 
 
 def yaml_pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
-    """`NAME=VALUE`, the value as YAML has it: numbers, lists, true and false are such."""
+    """Parses `NAME=VALUE` options. The value is YAML, so numbers, lists, true and false have their types."""
     import yaml
 
     found = {}
@@ -108,8 +114,9 @@ def yaml_pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"{option} is {text!r}: write NAME=VALUE")
         if secrets_of({name: value}):
             raise UsageError(
-                f"{option} {name}: everybody can read a command line, and results repeat it: set a variable "
-                "in its place (HF_TOKEN, KUBECONFIG)"
+                f"{option} {name}: every user of this machine can read a command line, "
+                "and results repeat it: set a variable "
+                "instead (HF_TOKEN, KUBECONFIG)"
             )
         try:
             found[name.replace("-", "_")] = yaml.safe_load(value)
@@ -122,18 +129,18 @@ INTERRUPTED = 130
 
 
 def print_error(text: str) -> None:
-    """One line, on stderr."""
+    """Prints an error in one line on stderr."""
     click.echo(f"{click.style('error:', fg='red')} {text}", err=True)
 
 
 class NoAnswer(click.ClickException):
-    """The command could not answer (neither yes nor no): there was nothing to read or to compare."""
+    """The command has no result, neither success nor failure: there was nothing to read or to compare."""
 
     exit_code = 2
 
 
 def display_module() -> ModuleType:
-    """How results look. Raises `MissingExtra` where rich is not installed."""
+    """The module that formats results. Raises `MissingExtra` if rich is not installed."""
     try:
         from . import display
     except ModuleNotFoundError as error:
@@ -147,17 +154,17 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def tame(text: str) -> str:
-    """A text from a record or a server, without the characters that a terminal takes for commands."""
+    """A text from a record or a server, without control characters that a terminal would execute."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def cut(text: str, width: int) -> str:
-    """A text of at most so many characters."""
+    """The text, shortened to at most `width` characters."""
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
 def columns(most: int, least: int = 60) -> int:
-    """The width of the terminal, within limits; `most` where there is none."""
+    """The width of the terminal, within limits; `most` if the output is not a terminal."""
     return max(least, min(most, shutil.get_terminal_size((most, 24)).columns))
 
 
@@ -167,11 +174,11 @@ def plural(number: int, noun: str) -> str:
 
 
 def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Rows in columns as wide as their widest cell, which may be styled.
+    """The rows as lines, with columns as wide as their widest cell. Cells may be styled.
 
     Args:
         rows: The cells of each.
-        right: The columns that are set to the right, by their numbers.
+        right: Indices of the right-aligned columns.
     """
     widths = [max(len(click.unstyle(cell)) for cell in column) for column in zip(*rows, strict=True)]
     lines = []
@@ -201,7 +208,7 @@ def ended_in_order() -> Iterator[None]:
 
 @contextmanager
 def message_on_interrupt(words: str) -> Iterator[None]:
-    """Says something when the block is interrupted, and lets nothing keep the process from ending then, nor when a
+    """Prints a message if the block is interrupted. The process then ends even if threads still run, also when a
     signal ends it otherwise (SystemExit).
 
     Args:
@@ -257,19 +264,19 @@ class ProgressBar:
         return self._bar is not None
 
     def say(self, text: str) -> None:
-        """Something that stays."""
+        """Prints a line that stays above the bar."""
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             click.echo(text, err=True)
 
     def show(self, label: str, done: int, total: int, note: str = "") -> None:
-        """How far it is.
+        """Shows the progress of a step.
 
         Args:
             label: The current step.
-            done: How much of it is.
-            total: Of how much; 0: that is not known.
+            done: Units of work that are done.
+            total: Units of work in total; 0 if unknown.
             note: Further facts.
         """
         if self._bar is None:

@@ -129,7 +129,7 @@ TIMEOUT_S = 5.0
 LINES_ONCE = 48
 
 
-@click.command(short_help="What a server does, live.")
+@click.command(short_help="Show what a server does, live.")
 @click.argument("url")
 @click.option(
     "--api-key", envvar="OPENENV_API_KEY", help="Key of scope view, or control to see sessions. [OPENENV_API_KEY]"

@@ -19,7 +19,7 @@ from .terminal import FILE, columns, complete_target, cut, print_error
 
 NOT_A_PROJECT = 2
 INTERNAL = 3
-# The highest level of the released package's command: scripts that ask for it go on working.
+# The highest level of the released package's command, kept so that existing scripts work.
 _HIGHEST = "semantic"
 _MARKS = {
     Outcome.PASS: ("pass", "green"),
@@ -32,37 +32,41 @@ _NAME_WIDTH = 20
 _WIDEST = 140
 
 
-@click.command(short_help="Check an environment, or a server that runs.")
+@click.command(short_help="Check an environment, or a running server.")
 @click.argument("target", required=False, shell_complete=complete_target)
-@click.option("--url", help="Check a server that runs, of any implementation, at this address.")
+@click.option("--url", help="Check the running server at this URL, of any implementation.")
 @click.option(
     "--level",
     type=click.Choice([*map(str, (Level.STATIC, Level.RUNTIME, Level.LOAD)), _HIGHEST]),
     default=str(Level.LOAD),
     metavar="[static|runtime|load]",
     show_default=True,
-    help="How far to go: files and imports; episodes; many sessions and episodes. Each includes those before it.",
+    help="Checks to make: files and imports; also episodes; also many sessions and episodes.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
-@click.option("-o", "--output", type=FILE, help="Write it there as JSON, too.")
+@click.option("-o", "--output", type=FILE, help="Also write the report to this file, as JSON.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(0.1),
     default=CALL_S,
     show_default=True,
-    help="Seconds that one call of the environment, or one request to the server, may take.",
+    help="Time limit of one call of the environment or one request to the server, in seconds.",
 )
-@click.option("--api-key", help="Key to show to the server of --url. [OPENENV_API_KEY]")
+@click.option("--api-key", help="API key for the server at --url. [OPENENV_API_KEY]")
 @click.option(
-    "--sessions", type=click.IntRange(2), default=SESSIONS, show_default=True, help="Sessions at once, at level load."
+    "--sessions",
+    type=click.IntRange(2),
+    default=SESSIONS,
+    show_default=True,
+    help="Concurrent sessions, at level load.",
 )
 @click.option(
     "--episodes",
     type=click.IntRange(20),
     default=EPISODES,
     show_default=True,
-    help="Episodes that are played to see whether memory grows, at level load.",
+    help="Episodes to play to see whether memory grows, at level load.",
 )
 # Options of the released package's command, accepted without effect so that existing scripts work.
 @click.option("--policy", hidden=True, expose_value=False)
@@ -80,13 +84,14 @@ def validate(
     episodes: int,
 ) -> None:
     """Checks TARGET: a folder with openenv.yaml (default: this one), module:attribute, a bundled environment, or the
-    URL of a server. Every check says what it saw, and one that fails what to do; docs/validate.md lists them.
+    URL of a server. Each check reports what it found; a failed one also says how to fix it. docs/validate.md lists
+    all.
 
-    The environment's code runs in a process of its own: it may hang or crash. A check that cannot be made is skipped,
-    and says why.
+    The environment's code runs in a separate process, since it may hang or crash. A check that is not possible is
+    skipped with its reason.
 
-    Exit code 0: no check failed; 1: one did; 2: TARGET is no environment; 3: a check failed by itself, which is an
-    error of openenv.
+    Exit code 0: no check failed; 1: a check failed; 2: TARGET is not an environment; 3: an internal error of openenv
+    in a check.
 
     \b
     Examples:
@@ -98,7 +103,7 @@ def validate(
     if target is not None and ("://" in target or target.rpartition(":")[2].isdigit()):  # a URL, or host:port
         target, url = None, target
     if url is not None and target is not None:
-        raise click.UsageError("give TARGET or --url, and not both")
+        raise click.UsageError("give either TARGET or --url, not both")
     begun, heard = ((lambda _: None), (lambda _: None)) if as_json else (_begin, _show)
     try:
         if url is not None:
