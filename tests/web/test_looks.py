@@ -112,3 +112,28 @@ def test_the_server_page_draws_what_happens(counter: str, enter: Enter) -> None:
     assert watcher.locator(".map i").count() >= 1
     assert watcher.locator(".worker").count() == 1
     assert watcher.locator(".trend canvas").count() == 4
+
+
+def test_a_phone_shows_the_observation_and_the_buttons_first(rich: str, enter: Enter) -> None:
+    visitor = enter(rich, viewport={"width": 390, "height": 844}, color_scheme="dark").reset(seed=1)
+    page = visitor.page
+    frame, button = (page.locator(each).first.bounding_box() for each in ("iframe.rendered", ".offers button"))
+    assert frame
+    assert button
+    assert frame["y"] + frame["height"] <= button["y"]
+    assert button["y"] + button["height"] <= 844
+    expect(page.locator("iframe.rendered.inverted")).to_have_count(1)
+    expect(page.get_by_role("tab", name="State")).to_have_attribute("aria-selected", "false")
+
+
+def test_calls_of_tools_are_a_conversation(shop: str, enter: Enter) -> None:
+    visitor = enter(shop).reset()
+    page = visitor.page
+    page.locator("#tool").select_option("buy")
+    page.get_by_label("item").fill("tea")
+    visitor.step(1)
+    turns = page.locator(".conversation li")
+    expect(turns).to_have_count(2)
+    expect(turns.last.locator(".call")).to_contain_text("buy(item=tea")
+    expect(turns.last.locator(".answer")).not_to_be_empty()
+    assert visitor.check_accessibility() == []

@@ -3,7 +3,9 @@ import { useState } from 'preact/hooks';
 import { isRecord, type Json } from '../api/json';
 import { Copy } from '../shell/copy';
 import { Tabs, type Tab } from '../shell/tabs';
-import { picturesOf } from './images';
+import type { Transition } from '../episode/transition';
+import { Conversation } from './conversation';
+import { picturesOf, type Picture } from './images';
 import { Rendered } from './rendered';
 import { Fields, Value } from './value';
 
@@ -20,33 +22,46 @@ export function JsonText({ value }: { value: Json }) {
   );
 }
 
+interface Props {
+  name: string;
+  value: Json;
+  html: string | null;
+  schema?: RJSFSchema;
+  /** The transitions up to this one, where the environment has tools. */
+  turns?: Transition[];
+}
+
 /** An observation in each of the ways in which it can be seen; the way that was chosen stays. */
-export function ObservationView({ name, value, html, schema }: { name: string; value: Json; html: string | null; schema?: RJSFSchema }) {
+export function ObservationView({ name, value, html, schema, turns }: Props) {
   const [chosen, setChosen] = useState<string | null>(null);
   const pictures = picturesOf(value, schema);
   const tabs: Tab[] = [];
   if (html !== null) tabs.push({ id: 'rendered', label: 'Rendered', content: () => <Rendered html={html} /> });
+  if (turns) tabs.push({ id: 'conversation', label: 'Conversation', content: () => <Conversation transitions={turns} /> });
+  if (pictures.length && html === null && !turns) tabs.push(imagesTab(pictures));
   tabs.push({
     id: 'fields',
     label: 'Fields',
     content: () => (isRecord(value) ? <Fields fields={value} schema={schema} /> : <Value value={value} schema={schema} />),
   });
-  if (pictures.length) {
-    tabs.push({
-      id: 'images',
-      label: pictures.length > 1 ? `Images (${pictures.length})` : 'Image',
-      content: () => (
-        <div class="pictures">
-          {pictures.map((picture) => (
-            <figure>
-              <img src={picture.url} alt={picture.path} />
-              <figcaption>{picture.path}</figcaption>
-            </figure>
-          ))}
-        </div>
-      ),
-    });
-  }
+  if (pictures.length && (html !== null || turns)) tabs.push(imagesTab(pictures));
   tabs.push({ id: 'json', label: 'JSON', content: () => <JsonText value={value} /> });
   return <Tabs name={name} tabs={tabs} open={chosen ?? tabs[0]!.id} onOpen={setChosen} />;
+}
+
+function imagesTab(pictures: Picture[]): Tab {
+  return {
+    id: 'images',
+    label: pictures.length > 1 ? `Images (${pictures.length})` : 'Image',
+    content: () => (
+      <div class="pictures">
+        {pictures.map((picture) => (
+          <figure>
+            <img src={picture.url} alt={picture.path} />
+            <figcaption>{picture.path}</figcaption>
+          </figure>
+        ))}
+      </div>
+    ),
+  };
 }

@@ -20,13 +20,13 @@ import { argumentsOf } from './reset_schema';
 
 const NO_FAULTS: never[] = [];
 
-/** Where an environment is played: forms to the left, what came of them to the right. */
+/** Where an environment is played: the observation first and large, the forms beside or below it, the history last. */
 export function PlayPage({ play }: { play: Play }) {
   const { metadata, busy, failure, failedCall, live, phase } = useStore(play);
   const [number, setNumber] = useState<number | null>(null);
   const [index, setIndex] = useState<number | null>(null);
   const [next, setNext] = useState<JsonObject | null>(null);
-  const [below, setBelow] = useState('state');
+  const [below, setBelow] = useState('code');
   const { episodes, current } = play.history;
   const episode = episodes.find((each) => each.number === number) ?? current;
   const count = episode?.transitions.length ?? 0;
@@ -69,12 +69,40 @@ export function PlayPage({ play }: { play: Play }) {
   const tools = metadata.tools !== null;
 
   const tabs: Tab[] = [
-    { id: 'state', label: 'State', content: () => <JsonText value={transition?.shown?.state ?? null} /> },
     { id: 'code', label: 'Code', content: () => <CodeView transitions={episode?.transitions ?? []} next={next} tools={tools} /> },
+    { id: 'state', label: 'State', content: () => <JsonText value={transition?.shown?.state ?? null} /> },
   ];
   return (
     <div class="play">
-      <div class="left">
+      <div class="stage">
+        {failure && <FailureBox failure={failure} onClose={() => play.set({ failure: null })} />}
+        <Lease play={play} />
+        {metadata.notes?.map((note) => <div class="box warn" role="status">{note}</div>)}
+        {transition?.shown?.notes.map((note) => <div class="box warn" role="status">{note}</div>)}
+        <section aria-labelledby="observation-title">
+          <header>
+            <h2 id="observation-title">Observation</h2>
+            {transition && (
+              <p class="facts" data-step={transition.step}>
+                <span>step <b>{transition.step}</b></span>
+                <span>reward <b>{transition.reward === null ? 'none' : short(transition.reward)}</b></span>
+                <span>return <b>{short(episode?.curve.total ?? 0)}</b></span>
+                {transition.done && <b class="badge">{transition.truncated ? 'truncated' : 'done'}</b>}
+              </p>
+            )}
+          </header>
+          {transition ? (
+            transition.error !== null ? (
+              <p class="fault">{transition.error}</p>
+            ) : (
+              <ObservationView name="observation" value={transition.observation} html={transition.shown?.html ?? null} schema={metadata.schemas.observation} turns={tools ? episode?.transitions.slice(0, selected + 1) : undefined} />
+            )
+          ) : (
+            <p class="empty">Reset, and the first observation is shown here.</p>
+          )}
+        </section>
+      </div>
+      <div class={live && !done ? 'forms' : 'forms begin'}>
         <section aria-labelledby="reset-title">
           <h2 id="reset-title">Episode</h2>
           <ResetForm
@@ -102,33 +130,7 @@ export function PlayPage({ play }: { play: Play }) {
           />
         </section>
       </div>
-      <div class="right">
-        {failure && <FailureBox failure={failure} onClose={() => play.set({ failure: null })} />}
-        <Lease play={play} />
-        {metadata.notes?.map((note) => <div class="box warn" role="status">{note}</div>)}
-        {transition?.shown?.notes.map((note) => <div class="box warn" role="status">{note}</div>)}
-        <section aria-labelledby="observation-title">
-          <header>
-            <h2 id="observation-title">Observation</h2>
-            {transition && (
-              <p class="facts" data-step={transition.step}>
-                <span>step <b>{transition.step}</b></span>
-                <span>reward <b>{transition.reward === null ? 'none' : short(transition.reward)}</b></span>
-                <span>return <b>{short(episode?.curve.total ?? 0)}</b></span>
-                {transition.done && <b class="badge">{transition.truncated ? 'truncated' : 'done'}</b>}
-              </p>
-            )}
-          </header>
-          {transition ? (
-            transition.error !== null ? (
-              <p class="fault">{transition.error}</p>
-            ) : (
-              <ObservationView name="observation" value={transition.observation} html={transition.shown?.html ?? null} schema={metadata.schemas.observation} />
-            )
-          ) : (
-            <p class="empty">Reset, and the first observation is shown here.</p>
-          )}
-        </section>
+      <div class="past">
         {metadata.panel && (
           <section aria-labelledby="panel-title">
             <h2 id="panel-title">Panel</h2>
