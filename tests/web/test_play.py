@@ -177,7 +177,7 @@ def test_the_history_is_stepped_through_with_arrow_keys(rich: str, enter: Enter)
     visitor.at(5)
     page.locator(".transition").nth(2).click()
     visitor.at(2)
-    assert '"step_count": 2' in page.locator("#below-panel").inner_text()
+    assert '"step_count": 2' in visitor.tab("State").inner_text()
 
 
 def test_an_observation_is_seen_as_fields_image_and_drawing(rich: str, enter: Enter) -> None:
