@@ -233,7 +233,7 @@ class VectorStepper(Stepper):
         )
         super().__init__(client, part, member, sessions)
         self._actions = [dict(loop.action)] * sessions
-        # Slots whose episode is over: their next step is a reset.
+        # Slots with an ended episode: their next step is a reset.
         self._over = 0
 
     async def _reset(self) -> None:

@@ -78,7 +78,7 @@ _CHANGED = {"interface", "secrets"}
 
 
 def warn_of_secrets(texts: Sequence[str], progress: ProgressBar) -> None:
-    """Warns about secrets whose values are on the command line."""
+    """Warns about secrets that are on the command line."""
     if any("=" in text for text in texts):
         progress.say(
             "other users of this machine can read a command line: --secret NAME takes the value from the environment"

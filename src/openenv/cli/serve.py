@@ -282,7 +282,7 @@ BACKLOG = 65_535
 SHUTDOWN_S = 5
 
 
-# Options whose names differ from those of their settings.
+# Options that are not named like their settings.
 _FLAGS = {"api_keys": "api-key", "web_interface": "ui"}
 _LETTERS = {"port": ["-p"]}
 

@@ -245,7 +245,7 @@ _portable_json = Portable(
 
 
 def unmarked(value: Any) -> Any:
-    """A decoded value whose marks are replaced by bytes and arrays. Raises `ValueError` for invalid marks."""
+    """A decoded value with bytes and arrays in place of its marks. Raises `ValueError` for invalid marks."""
     if isinstance(value, list):
         return [unmarked(content) for content in value]
     if not isinstance(value, dict):

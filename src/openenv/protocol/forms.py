@@ -38,7 +38,7 @@ def read_action(values: Mapping[str, Any], cls: type[ActT]) -> ActT:
 
 
 def read_form(values: Mapping[str, Any], cls: type[ActT]) -> ActT:
-    """The action of a form whose fields were typed as text.
+    """The action of a form with fields that were typed as text.
 
     A text that the field accepts is unchanged. Other texts are read as JSON; for a list or tuple also without the
     brackets: `1, 2, 3`. An empty text for a field that accepts no text means that the field was left out.

@@ -44,7 +44,7 @@ _VALUES = (
 # The beginning of the pattern that some versions of pydantic write for a Decimal.
 _DECIMAL = "^(?!^[-+.]*$)"
 _SCHEMAS = ("additionalProperties", "items", "propertyNames")
-# Keys whose contents are hashed separately.
+# Keys with contents that are hashed separately.
 _APART = ("anyOf", "properties")
 
 

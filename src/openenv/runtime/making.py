@@ -125,7 +125,7 @@ class EnvironmentMaker:
         session.live(executor, profile)
 
     def abandon(self, session: Session) -> None:
-        """Abandons a session whose constructor or other call has not returned."""
+        """Abandons a session in which the constructor or another call has not returned."""
         self._release_permit(session)
         # If it blocks one of the few helper threads, the next environments get new threads.
         if isinstance(session.executor, LoopExecutor) and session.executor.uses_helper:

@@ -99,7 +99,7 @@ def set_session_cookie(request: Request, response: Response, shared: SharedSessi
 
 
 def json_response(body: bytes, status: int = 200) -> Response:
-    """A response whose body is already encoded."""
+    """A response with a body that is already encoded."""
     return Response(body, status, media_type="application/json")
 
 

@@ -190,7 +190,7 @@ class V2Session(CallQueue[NumberedCall]):
         return bool(concerned)
 
     def look(self, now: float) -> None:
-        """Answers the calls whose deadline has passed, and stops the running one."""
+        """Answers the calls after their deadline, and stops the running one."""
         for call in self._undecided():
             if call.due is None:
                 continue
@@ -261,7 +261,7 @@ class V2Session(CallQueue[NumberedCall]):
         return facts if last is None else {**facts, "last": _reply_fields(self._protocol, last)}
 
     def _repeat(self, seq: int, asker: Asker) -> None:
-        """Answers a call whose number is not the next one."""
+        """Answers a call that does not have the next number."""
         found = self.sequence.find(seq, self._unfinished())
         if isinstance(found, NumberedCall):
             self._join(found, asker)

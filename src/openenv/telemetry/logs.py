@@ -133,7 +133,7 @@ def _indented(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A text whose control characters are escaped, so that it has no line breaks and no terminal escape sequences."""
+    """A text with escaped control characters, so that it has no line breaks and no terminal escape sequences."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 

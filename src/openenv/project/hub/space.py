@@ -207,7 +207,7 @@ class Space:
             self._hub.ask(what, call)
         except OpenEnvError as error:
             if error.data.get("status") == 409:
-                if self.look() is not None:  # created by an attempt whose answer was lost
+                if self.look() is not None:  # created by an attempt that lost its answer
                     return
                 if origin is not None:
                     raise _taken(self.name) from None

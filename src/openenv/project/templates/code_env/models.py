@@ -16,7 +16,7 @@ __all__ = ["MyAction", "MyObservation", "MyState"]
 class MyAction(Action):
     """An attempt."""
 
-    code: str = Field(max_length=20_000, description="A Python program whose output is the answer")
+    code: str = Field(max_length=20_000, description="A Python program; its output is the answer")
 
 
 class MyObservation(Observation):

@@ -37,7 +37,7 @@ class TestConformance(EnvironmentConformance):
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[Env]:
-    """A client of an environment whose sessions run in processes, as on a server."""
+    """A client of an environment that runs each session in a process, as a server does."""
     with MyEnv(env=MyEnvironment).sync() as client:
         yield client
 
