@@ -1,4 +1,4 @@
-"""Play recorded episodes again and compare each transition with its record."""
+"""Replay recorded episodes and compare each transition with its record."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ __all__ = [
 class ReplayOutcome(StrEnum):
     """How an episode compares with its record.
 
-    SAME: nothing differs, as far as it could be compared. DIFFERENT: something does. UNSEEDED: it was reset without a
-    seed, or its environment takes none, so it need not be the same. INCOMPLETE: the record lacks its beginning.
-    MISMATCHED: it was recorded with other schemas. FAILED: it could not be played or read, for a reason that is none
-    of the environment's (a deadline, a lost connection, a missing array).
+    SAME: every compared transition is equal. DIFFERENT: a transition differs. UNSEEDED: its reset had no seed, or its
+    environment takes no seed, so a difference is no error. INCOMPLETE: the record lacks its beginning. MISMATCHED: it
+    was recorded with other schemas. FAILED: it could not be played or read, for a reason outside of the environment
+    (a deadline, a lost connection, a missing array).
     """
 
     SAME = "same"
@@ -63,9 +63,9 @@ class Divergence:
     """The first difference of an episode.
 
     Attributes:
-        step: 0 is the reset.
-        part: What of the transition differs: observation, reward, done, terminated, truncated or error.
-        difference: Where in it, and both values.
+        step: Number of the step; 0 is the reset.
+        part: The part of the transition that differs: observation, reward, done, terminated, truncated or error.
+        difference: Location in that part, and both values.
     """
 
     step: int
@@ -74,18 +74,18 @@ class Divergence:
 
     @property
     def path(self) -> str:
-        """Where it is in the line of the record: `observation.board[3]`."""
+        """The location in the record's line, such as `observation.board[3]`."""
         place = self.difference.place
         return self.part if not place else f"{self.part}{'' if place.startswith('[') else '.'}{place}"
 
     def sentence(self) -> str:
-        """In words, with both values."""
+        """The difference in a sentence, with both values."""
         call = "the reset" if self.step == 0 else f"step {self.step}"
         whole = ValueDifference((self.path,), self.difference.one, self.difference.other)
         return f"{call}: {whole.sentence('recorded', 'played')}"
 
     def facts(self) -> dict[str, Any]:
-        """As `--json` has it."""
+        """The form that `--json` prints."""
         values = {"recorded": self.difference.one, "played": self.difference.other}
         found = {name: value for name, value in values.items() if value is not ABSENT}
         return {"step": self.step, "path": self.path, **found}
@@ -93,14 +93,14 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What came of one episode.
+    """The result of one episode.
 
     Attributes:
-        episode_id, session_id, environment, seed: Of the record.
-        outcome: How it compares.
-        steps: How many of its steps were compared.
-        divergence: The first difference of a DIFFERENT one.
-        note: Why it was not compared, or not to its end; empty if it was.
+        episode_id, session_id, environment, seed: Values of the record.
+        outcome: How the episode compares with its record.
+        steps: Number of steps that were compared.
+        divergence: The first difference; None unless the outcome is DIFFERENT.
+        note: Why the episode was not compared, or not to its end; empty if it was.
     """
 
     episode_id: str
@@ -113,13 +113,13 @@ class ReplayResult:
     note: str = ""
 
     def sentence(self) -> str:
-        """In words."""
+        """The result in a sentence."""
         said = self.divergence.sentence() if self.divergence is not None else self.note
         seed = "" if self.seed is None else f" (seed {self.seed})"
         return f"episode {self.episode_id} of {self.environment}{seed}: {said or self.outcome.value}"
 
     def facts(self) -> dict[str, Any]:
-        """As `--json` has it."""
+        """The form that `--json` prints."""
         return {
             "episode_id": self.episode_id,
             "session_id": self.session_id,
@@ -132,7 +132,7 @@ class ReplayResult:
         }
 
 
-# A report of more would not be read.
+# Most results that a report lists.
 MOST_KEPT = 1000
 _COMPARED = (ReplayOutcome.SAME, ReplayOutcome.DIFFERENT)
 _WRONG = (ReplayOutcome.DIFFERENT, ReplayOutcome.MISMATCHED, ReplayOutcome.FAILED)
@@ -147,10 +147,10 @@ _WORDS = {
 
 
 class ReplaySummary:
-    """Counts results, and keeps those that say more than `same`.
+    """Counts results, and keeps those with a difference or a note.
 
     Attributes:
-        steps: Steps that were compared.
+        steps: Number of steps that were compared.
         kept: The first results with a difference or a note.
     """
 
@@ -160,7 +160,7 @@ class ReplaySummary:
         self._counts: Counter[ReplayOutcome] = Counter()
 
     def add(self, result: ReplayResult) -> None:
-        """One more."""
+        """Counts a result."""
         self._counts[result.outcome] += 1
         self.steps += result.steps
         if (result.note or result.divergence) and len(self.kept) < MOST_KEPT:
@@ -168,25 +168,25 @@ class ReplaySummary:
 
     @property
     def episodes(self) -> int:
-        """How many there were."""
+        """Number of episodes."""
         return self._counts.total()
 
     @property
     def compared(self) -> int:
-        """How many were compared."""
+        """Number of episodes that were compared."""
         return sum(self._counts[outcome] for outcome in _COMPARED)
 
     @property
     def wrong(self) -> int:
-        """How many differ, or could not be compared though they should."""
+        """Number of episodes that differ, or whose comparison failed."""
         return sum(self._counts[outcome] for outcome in _WRONG)
 
     def sentence(self) -> str:
-        """How many came out how."""
+        """The number of episodes by outcome, in a sentence."""
         return ", ".join(f"{self._counts[each]:,} {words}" for each, words in _WORDS.items() if self._counts[each])
 
     def facts(self) -> dict[str, Any]:
-        """As `--json` has it."""
+        """The form that `--json` prints."""
         return {
             "same": not self.wrong and bool(self.compared),
             "episodes": self.episodes,
@@ -197,24 +197,24 @@ class ReplaySummary:
 
 
 ASK_S = 10.0
-# The server may have other clients, which take slots too.
+# Seconds to wait for a free slot: the server may have other clients.
 WAIT_S = 30.0
 
 
 class ReplayTarget:
-    """An environment to play in.
+    """The environment in which episodes are replayed.
 
     Args:
-        name: What messages call it.
-        schemas: Of its types, as `GET /schema` has them.
-        contract: Of the same.
-        sessions: How many it has room for; None: unknown.
-        options: Of its clients: `app`, or `base_url` and what goes with it.
+        name: Name in messages.
+        schemas: Schemas of its types, as `GET /schema` returns them.
+        contract: Contract of these schemas.
+        sessions: Most sessions at a time; None if unknown.
+        options: Options for its clients: `app`, or `base_url` with its options.
 
     Attributes:
-        name: What messages call it.
-        hash: Of its contract.
-        sessions: How many it has room for; None: unknown.
+        name: Name in messages.
+        hash: Hash of the contract.
+        sessions: Most sessions at a time; None if unknown.
     """
 
     def __init__(
@@ -236,29 +236,29 @@ class ReplayTarget:
         )
 
     def client(self, timeout_s: float | None) -> GenericEnvClient:
-        """A client of a session of its own, each call of which may take so many seconds."""
+        """A client with a separate session. `timeout_s` limits each call; None for no limit."""
         return GenericEnvClient(message_timeout_s=timeout_s, wait_s=WAIT_S, **self._options)
 
     async def aclose(self) -> None:
-        """Ends what was begun in this process; a server that runs is none of that."""
+        """Closes an app in this process. A server by URL keeps running."""
         app = self._options.get("app")
         if app is not None:
             await app.state.openenv.aclose()
 
     def observation(self, step: int) -> SchemaNodes:
-        """What is said of the observation of a step; 0 is the reset."""
+        """The schema of a step's observation; 0 is the reset."""
         return self._observations[bool(step)]
 
     def check(self, recorded: str | None, environment: str, versions: Mapping[str, Any]) -> None:
-        """Whether a record was made with the schemas of this environment.
+        """Checks that a record has the schemas of this environment.
 
         Args:
-            recorded: Hash of the record's; None: it says nothing, which is accepted.
-            environment: Name of the record's.
-            versions: Of openenv and of the environment, as the record has them.
+            recorded: Hash in the record. None, if the record has no hash, is accepted.
+            environment: Name of the environment in the record.
+            versions: Versions of openenv and of the environment in the record.
 
         Raises:
-            SchemaMismatch: They are others.
+            SchemaMismatch: The hashes differ.
         """
         if recorded is None or recorded == self.hash:
             return
@@ -273,10 +273,10 @@ class ReplayTarget:
 
 
 def app_target(target: str, app: Any) -> ReplayTarget:
-    """An app in this process: no server, no socket.
+    """The target for an app in this process, without a server or a socket.
 
     Raises:
-        UsageError: `create_app` did not make it, so it has no sessions.
+        UsageError: The app is not from `create_app`, so it has no sessions.
     """
     server = getattr(getattr(app, "state", None), "openenv", None)
     if server is None:
@@ -287,12 +287,12 @@ def app_target(target: str, app: Any) -> ReplayTarget:
 
 
 def server_target(url: str, api_key: str | None) -> ReplayTarget:
-    """A server that runs.
+    """The target for a running server.
 
     Raises:
-        ConnectionLost: It does not answer.
-        Unauthorized: It wants another key.
-        ProtocolViolation: It did not return a JSON Schema.
+        ConnectionLost: The server does not answer.
+        Unauthorized: The server needs a valid API key.
+        ProtocolViolation: The answer is not a JSON Schema.
     """
     schemas = schemas_at(url, api_key)
     try:
@@ -303,7 +303,7 @@ def server_target(url: str, api_key: str | None) -> ReplayTarget:
 
 
 def schemas_at(url: str, api_key: str | None) -> dict[str, Any]:
-    """What `GET /schema` of a server answers. Raises as `server_target`."""
+    """The answer of a server's `GET /schema`. Raises the errors of `server_target`."""
     address = http_url(websocket_url(url))
     answer = fetch(f"{address}/schema", bearer(api_key), ASK_S)
     if answer.status in {401, 403}:
@@ -319,8 +319,8 @@ def schemas_at(url: str, api_key: str | None) -> dict[str, Any]:
     return schemas if isinstance(schemas, dict) else {}
 
 
-# What an environment answers by itself, so that it answers it again. The others are of the moment: a deadline, a
-# process that was killed, a connection.
+# Errors that come from the environment, so that a replay repeats them. Others depend on the moment: a deadline, a
+# killed process, a lost connection.
 _OWN = {
     each.__name__
     for each in (
@@ -331,7 +331,7 @@ _OWN = {
         errors.ResetRequired,
     )
 }
-# How records write floats that JSON does not have.
+# Strings for the floats that JSON lacks.
 _FLOATS = {"NaN", "Infinity", "-Infinity"}
 
 
@@ -340,9 +340,9 @@ class ReplayRules:
     """How episodes are played and compared.
 
     Attributes:
-        same: Whether two values without parts are the same.
-        unseeded: Play those that were reset without a seed, too.
-        timeout_s: Seconds for each call; None: no limit.
+        same: Compares two scalars.
+        unseeded: Also play episodes that were reset without a seed.
+        timeout_s: Limit for each call in seconds; None for no limit.
     """
 
     same: Callable[[Any, Any], bool] = close
@@ -352,13 +352,13 @@ class ReplayRules:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedTransition:
-    """One transition, as it was and as it is.
+    """One transition, recorded and replayed.
 
     Attributes:
-        recorded: From the record.
-        played: What came of the same call; None where it failed.
-        error: How it failed.
-        divergence: The first difference; None: they are the same.
+        recorded: Transition in the record.
+        played: Result of the replayed call; None if it failed.
+        error: Error of the replayed call; None if it succeeded.
+        divergence: The first difference; None if they are the same.
     """
 
     recorded: Transition
@@ -368,14 +368,14 @@ class ReplayedTransition:
 
 
 class ReplayPlayer:
-    """Plays one episode.
+    """Replays one episode.
 
     Args:
-        episode: The record.
-        target: Where to play.
-        rules: How to compare.
-        session: A session of the target, which the caller closes; None: the player opens one. A session that played
-            the episode before it goes on with its random numbers, so this one needs no seed.
+        episode: The recorded episode.
+        target: Where to play it.
+        rules: How to compare it.
+        session: A session of the target, which the caller closes; None to open one. A session that played the
+            previous episode continues its random numbers, so this episode needs no seed.
     """
 
     def __init__(
@@ -389,10 +389,10 @@ class ReplayPlayer:
         self._outcome: ReplayOutcome | None = None
 
     async def verdict(self, on_transition: Callable[[ReplayedTransition], None] | None = None) -> ReplayResult:
-        """Plays until something differs, or to the end.
+        """Plays up to the first difference, or to the end.
 
         Args:
-            on_transition: Gets each transition; with it, the episode is played to its end in any case.
+            on_transition: Gets each transition. With it, the episode is always played to its end.
         """
         episode, steps = self._episode, 0
         first: Divergence | None = None
@@ -422,11 +422,11 @@ class ReplayPlayer:
         )
 
     async def _transitions(self) -> AsyncGenerator[ReplayedTransition]:
-        """Each transition, as far as the episode can be played.
+        """Yields each transition, as far as the episode can be played.
 
         Raises:
             SchemaMismatch: The record was made with other schemas.
-            UnreadableRecord: It cannot be read to its end.
+            UnreadableRecord: The record cannot be read to its end.
         """
         episode = self._episode
         if not episode.whole:
@@ -457,7 +457,7 @@ class ReplayPlayer:
                 await client.close()
 
     def _stops_before(self, recorded: Transition, number: int) -> bool:
-        """Whether the record cannot be compared from this transition on, for which there is a note then."""
+        """Whether the comparison must stop before this transition. Writes the note that says why."""
         seeded = recorded.seed is not None or (recorded.arguments or {}).get("seed") is not None
         seeded = seeded or (self._session is not None and self._episode.continues)
         if number == 0 and not seeded and not self._rules.unseeded:
@@ -473,7 +473,7 @@ class ReplayPlayer:
     async def _call(
         self, client: GenericEnvClient, recorded: Transition
     ) -> tuple[StepResult[dict[str, Any]] | None, errors.OpenEnvError | None]:
-        """Does what was recorded: a step, a tool call that is no step, or the reset."""
+        """Repeats the recorded call: a step, a direct tool call, or the reset."""
         try:
             if _is_direct(recorded):
                 name, arguments = recorded.action["tool_name"], recorded.action["arguments"]
@@ -485,7 +485,7 @@ class ReplayPlayer:
             arguments = dict(recorded.arguments or {})
             if recorded.seed is not None:
                 arguments["seed"] = recorded.seed
-            # One that its client gave, and no name that the recorder made.
+            # Only an id from the client, not one that the recorder made.
             if not self._episode.episode_id.startswith(f"{self._episode.session_id}-"):
                 arguments.setdefault("episode_id", self._episode.episode_id)
             return await client.reset(**arguments), None
@@ -496,7 +496,7 @@ class ReplayPlayer:
         self, recorded: Transition, played: StepResult[dict[str, Any]] | None, error: errors.OpenEnvError | None
     ) -> Divergence | None:
         was, now = recorded.error_class, None if error is None else type(error).__name__
-        # Not every record says of which class an error was.
+        # Some records lack the error's class.
         if was != now and not (was == "" and now):
             said = None if error is None else f"{now}: {error.message}"
             return _divergence_in(recorded.step, "error", recorded.error, said)
@@ -508,7 +508,7 @@ class ReplayPlayer:
             return Divergence(recorded.step, "observation", found)
         for part in ("reward", "done", "terminated", "truncated"):
             one, other = getattr(recorded, part), getattr(played, part)
-            # Not every server says how an episode has ended.
+            # Some servers do not report how an episode ended.
             unsaid = one is None and part in {"terminated", "truncated"}
             if not unsaid and not self._same(one, other):
                 return _divergence_in(recorded.step, part, one, other)
@@ -532,11 +532,11 @@ def _divergence_in(step: int, part: str, one: Any, other: Any) -> Divergence:
 
 
 def episode_chains(episodes: Iterator[Episode]) -> Iterator[list[Episode]]:
-    """The episodes in lists of those that continue one another; most are alone in theirs."""
+    """Groups episodes that continue one another into lists; most lists have one episode."""
     waiting: dict[str, list[Episode]] = {}
     for episode in episodes:
         chain = waiting.pop(episode.session_id, [])
-        if chain and not episode.continues:  # the one between them was left out
+        if chain and not episode.continues:  # the episode between them was filtered out
             yield chain
             chain = []
         chain.append(episode)
@@ -547,7 +547,7 @@ def episode_chains(episodes: Iterator[Episode]) -> Iterator[list[Episode]]:
     yield from waiting.values()
 
 
-# How often an episode without a seed is played again before a difference counts as the environment's.
+# Repeats of an episode without a seed before a difference counts as the environment's.
 CONFIRMATIONS = 2
 
 
@@ -561,14 +561,14 @@ async def results_of(
     """Plays episodes that continue one another in one session.
 
     An environment may draw new random numbers in a reset without a seed. A difference in such an episode counts only
-    if it is there each time that the chain is played.
+    if every repeat of the chain shows it.
 
     Args:
-        chain: The episodes in their order.
-        target: Where they are played.
-        rules: How they are compared.
+        chain: The episodes in order.
+        target: Where to play them.
+        rules: How to compare them.
         on_episode: Called before each episode.
-        on_transition: As for `ReplayPlayer.verdict`.
+        on_transition: Gets each transition, as in `ReplayPlayer.verdict`.
     """
     session = target.client(rules.timeout_s) if len(chain) > 1 else None
     forced = replace(rules, unseeded=True)
@@ -600,19 +600,19 @@ async def replay(
     sessions: int,
     on_result: Callable[[ReplayResult], None],
 ) -> None:
-    """Plays episodes, so many at a time, each in a session of its own, and those that continue one another in one.
+    """Replays episodes concurrently, each chain of episodes that continue one another in one session.
 
-    May be cancelled at any time; no session is left then.
+    It may be cancelled at any time, and closes its sessions then.
 
     Args:
-        episodes: Read as they are played, and no further ahead than to the last that continues them.
-        target_of: Where an episode is played.
-        rules: How it is compared.
-        sessions: How many are played at a time.
-        on_result: Gets each result when it is there.
+        episodes: The episodes, read as they are played, and ahead only to the end of the current chain.
+        target_of: Returns where to play an episode.
+        rules: How to compare them.
+        sessions: Number of sessions at a time.
+        on_result: Gets each result as soon as it is known.
 
     Raises:
-        OpenEnvError: Of the records or of the place: what an episode does is in its result.
+        OpenEnvError: The records or the target cannot be used. Errors of an episode are in its result.
     """
     reading, chains = asyncio.Lock(), episode_chains(episodes)
 
@@ -627,7 +627,7 @@ async def replay(
 
     try:
         with warnings.catch_warnings():
-            # The result says so of each episode.
+            # Each result reports it.
             warnings.simplefilter("ignore", errors.SeedIgnored)
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(sessions):

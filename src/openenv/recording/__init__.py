@@ -1,4 +1,4 @@
-"""Episodes on disk: one line for each transition, safe against a crash, off the path of the step."""
+"""Record episodes on disk: one line per transition, written off the path of the step, that survives a crash."""
 
 from typing import TYPE_CHECKING
 

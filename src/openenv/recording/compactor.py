@@ -1,4 +1,4 @@
-"""Repair finished files of lines and convert large ones to Parquet, in a process beside the server."""
+"""Repair finished JSONL files and convert large ones to Parquet, in a process beside the server."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ logger = logging.getLogger("openenv.recording")
 
 
 class Compactor:
-    """Runs one process at a time; its work can be killed and repeated at any moment.
+    """Runs one compaction process at a time, which can be killed and repeated at any moment.
 
     Args:
-        folder: Of the records.
+        folder: The folder with the records.
     """
 
     def __init__(self, folder: Path):
@@ -33,13 +33,13 @@ class Compactor:
         self._said = False
 
     def scan_folder(self, own: Path | None) -> None:
-        """Looks for files that other recorders left, except the file that is being written here."""
+        """Queues the folder if other recorders left files in it; `own` is the file that is being written here."""
         with contextlib.suppress(OSError):  # the recorder logs that it cannot write there
             if any(needs_compaction(path) for path in record_files(self._folder) if path != own):
                 self._waiting.append(self._folder)
 
     def take(self, path: Path, size: int) -> None:
-        """A file has ended."""
+        """Queues a finished file, if it is large enough for Parquet."""
         if size < SMALL_BYTES:
             return
         if can_convert():
@@ -62,8 +62,8 @@ class Compactor:
             self._log_failure(process)
         if self._waiting:
             path = self._waiting.popleft()
-            # -P: what lies in the current folder is the user's, and no module of ours. A group of its own: Ctrl-C is
-            # meant for the server, which waits for this one.
+            # -P: the user's files in the current folder must not shadow modules. A separate process group: Ctrl-C is
+            # for the server, which waits for this process.
             command = [sys.executable, "-P", "-m", "openenv.recording.compactor", str(path)]
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - our own module
@@ -79,7 +79,7 @@ class Compactor:
         return self._process is not None or bool(self._waiting)
 
     def finish(self, patience_s: float) -> None:
-        """Does the remaining jobs for so many seconds; the next start does the rest."""
+        """Does the remaining jobs for at most `patience_s` seconds; the next start does the rest."""
         due = time.monotonic() + patience_s
         while self.work() and (left := due - time.monotonic()) > 0:
             if self._process is not None:
@@ -106,18 +106,18 @@ class Compactor:
 
 SMALL_BYTES = 1024 * 1024
 """Files below this size stay lines: many small Parquet files would help no reader."""
-# An incomplete file of that age will never be complete.
+# Incomplete files of this age (seconds) were abandoned.
 _PART_S = 3600.0
 _TAIL = 64 * 1024
 
 
 def can_convert() -> bool:
-    """Whether Parquet can be written here."""
+    """Whether pyarrow is installed."""
     return find_spec("pyarrow") is not None
 
 
 def needs_compaction(path: Path) -> bool:
-    """Whether a file of lines may need something done, if no process writes it. Looks at its end alone."""
+    """Whether a JSONL file may need repair or conversion, if no process writes it. Reads only its end."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         if size == 0 or (size >= SMALL_BYTES and can_convert()) or path.with_suffix(PARQUET).exists():
@@ -131,14 +131,14 @@ def compact(folder: Path) -> None:
     """Cleans up a folder: files of killed processes are repaired and become Parquet, and torn files are deleted.
 
     Raises:
-        OSError: Something cannot be read or written.
-        ValueError: A file has lines of something else; it stays as it is.
+        OSError: A file cannot be read or written.
+        ValueError: A file contains lines that are not transitions; it stays as it is.
     """
     fault: ValueError | None = None
     for path in record_files(folder):
         try:
             compact_file(path)
-        except ValueError as error:  # not of ours: the others are done all the same
+        except ValueError as error:  # not a record: the other files are still compacted
             fault = fault or error
     old = time.time() - _PART_S
     for part in (folder / ARRAYS).glob(f"*/*{PART}"):
@@ -150,15 +150,15 @@ def compact(folder: Path) -> None:
 
 
 def compact_file(path: Path) -> bool:
-    """The same for one file of lines. Returns whether it was done: not if a process writes it.
+    """Compacts one JSONL file. Returns False, and does nothing, if a process writes the file.
 
     Raises:
-        OSError: It cannot be read or written.
-        ValueError: It has lines of something else, and stays as it is.
+        OSError: The file cannot be read or written.
+        ValueError: The file contains lines that are not transitions; it stays as it is.
     """
 
     def work(fd: int) -> None:
-        if path.with_suffix(PARQUET).exists():  # made before its process was killed
+        if path.with_suffix(PARQUET).exists():  # converted before its process was killed
             path.unlink()
             return
         _repair(fd)
@@ -176,7 +176,7 @@ def compact_file(path: Path) -> bool:
 
 
 def _repair(fd: int) -> None:
-    """Cuts a torn last line off."""
+    """Removes an incomplete last line."""
     size = os.fstat(fd).st_size
     end = size
     while end > 0:
@@ -191,7 +191,7 @@ def _repair(fd: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Cleans up the named paths; returns 0, or 1 with a line on stderr."""
+    """Compacts the folder or file in `arguments`. Returns the exit code: 0, or 1 with a line on stderr."""
     path = Path(arguments[0])
     try:
         if path.is_dir():
@@ -205,7 +205,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # It has the processor only when no other process wants it; with niceness alone, a server that wakes up may wait.
+    # SCHED_IDLE runs only on an idle processor; with niceness alone, a server that wakes up may wait.
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # it may be forbidden
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

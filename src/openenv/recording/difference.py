@@ -1,4 +1,4 @@
-"""Where two values of one schema differ, ignoring fields that do not follow from the seed."""
+"""Find where two values of one schema differ, ignoring fields that do not depend on the seed."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-# A schema may say of a field that it does not follow from the seed: a clock, a name of a process.
+# A schema marks a field that does not depend on the seed (a clock, a process name) with `"seeded": false`.
 UNSEEDED = "seeded"
-# Texts of these formats may differ between runs without the mark `UNSEEDED`.
+# Strings of these formats may differ between runs without the mark `UNSEEDED`.
 _CLOCKS = ("date-time", "time", "uuid")
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
-# References may go in a circle.
+# Bound for recursive references.
 DEPTH = 32
 ABSENT = object()
-"""Stands for a field that one of two values does not have."""
+"""Placeholder for a field that one of the two values lacks."""
 
 
 class ValueDifference(NamedTuple):
     """The first part of two values that differs.
 
     Attributes:
-        path: Names and indices that lead to it; empty for the values themselves.
+        path: Field names and indices; empty if the two values themselves differ.
         one: The value in the first.
         other: The value in the second.
     """
@@ -32,20 +32,20 @@ class ValueDifference(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The path as it is written: `board.cells[3]`; empty for the values themselves."""
+        """The path as text, such as `board.cells[3]`; empty if the two values themselves differ."""
         return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path).removeprefix(".")
 
     def sentence(self, first: str, second: str) -> str:
-        """Both values, each with when it was that."""
+        """Both values in a sentence; `first` and `second` say when each was seen."""
         return f"{self.place or 'it'} is {_shown(self.one)} {first}, {_shown(self.other)} {second}"
 
 
 class SchemaNodes:
-    """The parts of a JSON Schema about one value: all its variants, with references followed.
+    """The parts of a JSON Schema that describe one value: all its variants, with references resolved.
 
     Args:
-        schema: The schema; anything that is no map says nothing.
-        definitions: Of its references; None: its own `$defs`.
+        schema: The JSON Schema; a value that is not a mapping describes nothing.
+        definitions: Definitions for its references; None for its own `$defs`.
     """
 
     __slots__ = ("_definitions", "_nodes")
@@ -58,7 +58,7 @@ class SchemaNodes:
 
     @property
     def follows_no_seed(self) -> bool:
-        """Whether the value need not be the same for the same seed."""
+        """Whether the value may differ between runs with the same seed."""
         return any(node.get(UNSEEDED) is False or node.get("format") in _CLOCKS for node in self._nodes)
 
     def field(self, name: str) -> SchemaNodes:
@@ -87,7 +87,7 @@ class SchemaNodes:
 
 
 def within(relative: float) -> Callable[[Any, Any], bool]:
-    """Compares values that have no parts: floats by a relative tolerance (0: exactly), NaN as the same as NaN."""
+    """Returns a comparison of scalars: floats by a relative tolerance (0: exactly), and NaN equals NaN."""
 
     def same(one: Any, other: Any) -> bool:
         kinds = {type(one), type(other)}
@@ -101,7 +101,7 @@ def within(relative: float) -> Callable[[Any, Any], bool]:
 
 
 close = within(RELATIVE)
-"""Whether two values that have no parts are the same, floats nearly."""
+"""Whether two scalars are equal, with a small tolerance for floats."""
 
 
 def first_difference(
@@ -111,14 +111,14 @@ def first_difference(
     same: Callable[[Any, Any], bool] = close,
     beside: frozenset[str] = frozenset({"metadata"}),
 ) -> ValueDifference | None:
-    """The first part of two values that differs; None if they are the same, but for fields that follow no seed.
+    """The first part of two values that differs; None if they differ only in fields that do not depend on the seed.
 
     Args:
-        one: Plain data, with arrays of numpy or without.
-        other: The same.
-        schema: The schemas of both.
-        same: Whether values without parts are the same.
-        beside: Fields at the top that are facts beside the value, and not compared.
+        one: Plain data; it may contain numpy arrays.
+        other: The value to compare with.
+        schema: The schema nodes of both.
+        same: Compares two scalars.
+        beside: Top-level fields that are left out of the comparison.
     """
     return next(_differences(one, other, schema, same, beside, ()), None)
 
@@ -147,7 +147,7 @@ def _differences(
 
 
 def _plain(value: Any) -> Any:
-    """Arrays as lists, and tuples too."""
+    """Converts arrays and tuples to lists."""
     if isinstance(value, tuple):
         return list(value)
     tolist = None if isinstance(value, (dict, list, str, float, int)) else getattr(value, "tolist", None)
@@ -157,7 +157,7 @@ def _plain(value: Any) -> Any:
 def _equal(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
-    except ValueError:  # arrays among their parts
+    except ValueError:  # they contain arrays
         return False
 
 

@@ -1,4 +1,4 @@
-"""Convert a file of lines to Parquet, with one schema for all environments; write selected episodes to a new file."""
+"""Convert JSONL files to Parquet, with one schema for all environments; export selected episodes to a new file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .transition import Int64, referenced_arrays
 if TYPE_CHECKING:
     from .reader import Episode
 
-# Rows and bytes of a row group, which must fit into memory.
+# Limits of a row group in rows and bytes: it must fit into memory.
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32 * 1024 * 1024
 
@@ -27,14 +27,14 @@ _ABSENT = msgspec.Raw(b"null")
 
 
 class Versions(msgspec.Struct):
-    """The versions of a recording's software."""
+    """The software versions of a recording."""
 
     openenv: str | None = None
     environment: str | None = None
 
 
 class ParquetRow(msgspec.Struct):
-    """One line. JSON in it stays encoded."""
+    """One transition. Its JSON columns stay encoded."""
 
     episode_id: str | None = None
     session_id: str | None = None
@@ -66,10 +66,10 @@ _decode = msgspec.json.Decoder(ParquetRow).decode
 
 
 def rows_of(lines: BinaryIO) -> Iterator[tuple[ParquetRow, int]]:
-    """The rows of a file of lines with their sizes; a torn last line is left out.
+    """The rows of a JSONL file with their sizes in bytes, without an incomplete last line.
 
     Raises:
-        ValueError: A line is none of ours.
+        ValueError: A line is not a transition.
     """
     for number, line in enumerate(lines, 1):
         if not line.endswith(b"\n"):
@@ -82,7 +82,7 @@ def rows_of(lines: BinaryIO) -> Iterator[tuple[ParquetRow, int]]:
 
 @cache
 def schema() -> Any:
-    """The schema of every file (pyarrow's)."""
+    """The pyarrow schema of every file."""
     import pyarrow as pa
 
     kinds: dict[str, Any] = dict.fromkeys(COLUMNS, pa.string())
@@ -94,7 +94,7 @@ def schema() -> Any:
 
 
 def columns_of(rows: list[ParquetRow]) -> Any:
-    """Rows as a table (pyarrow's)."""
+    """Rows as a pyarrow table."""
     import pyarrow as pa
 
     columns: dict[str, Any] = {}
@@ -110,14 +110,14 @@ def columns_of(rows: list[ParquetRow]) -> Any:
 
 
 def convert(source: Path) -> Path:
-    """Writes a file of lines as Parquet beside it. The file itself is left as it is.
+    """Writes a JSONL file as Parquet beside it. The source stays unchanged.
 
     Returns:
-        The new file, which is whole and on disk.
+        The new file, complete and synced to disk.
 
     Raises:
-        OSError: It cannot be written; nothing of it is left.
-        ValueError: A line is none of ours, and would be lost.
+        OSError: The new file cannot be written; no part of it is left.
+        ValueError: A line is not a transition, and would be lost.
         ImportError: pyarrow is not installed.
     """
     import pyarrow.parquet as pq
@@ -141,7 +141,7 @@ def convert(source: Path) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Puts the names in a folder on disk."""
+    """Syncs the directory entries of a folder to disk."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -150,9 +150,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def export(episodes: Iterator[Episode], target: Path, on_episode: Callable[[int], None] = lambda count: None) -> int:
-    """Writes episodes as lines, or as Parquet, by the suffix of the file; large arrays go beside it, into `arrays`.
+    """Writes episodes as JSONL or Parquet, by the suffix of the file. Large arrays go into `arrays` beside it.
 
-    The file is there when it is whole, and not before.
+    The file appears when it is complete.
 
     Args:
         episodes: The episodes to write.
@@ -160,13 +160,13 @@ def export(episodes: Iterator[Episode], target: Path, on_episode: Callable[[int]
         on_episode: Gets the number of episodes written so far, after each one.
 
     Returns:
-        How many episodes were written.
+        The number of episodes written.
 
     Raises:
-        UsageError: There is a file of that name, or its suffix is another one, or it cannot be written.
+        UsageError: The file exists, its suffix is unknown, or it cannot be written.
         UnreadableRecord: An episode cannot be read.
-        MissingArray: One of its arrays is not there.
-        MissingExtra: For Parquet, pyarrow is not installed.
+        MissingArray: An array of an episode does not exist.
+        MissingExtra: The target is Parquet and pyarrow is not installed.
     """
     if target.suffix not in {JSONL, PARQUET}:
         raise UsageError(f"{target} is no name for an export: let it end in {JSONL} or {PARQUET}")

@@ -22,13 +22,13 @@ MOST_FAULTS = 20
 
 
 class ReadFault(NamedTuple):
-    """Something that could not be read.
+    """A part of a recording that cannot be read.
 
     Attributes:
-        file: In which it is.
-        place: Where in it: `line 3`; empty for the whole file.
+        file: The file with the fault.
+        place: Position in the file, such as `line 3`; empty for the whole file.
         text: The error.
-        torn: It is the end of a file, cut off in the middle: a process was killed, or writes it still.
+        torn: Whether it is an incomplete last line: its process was killed, or is still writing.
     """
 
     file: Path
@@ -37,17 +37,17 @@ class ReadFault(NamedTuple):
     torn: bool = False
 
     def sentence(self) -> str:
-        """In words."""
+        """The fault as one line of text."""
         return f"{self.file}{', ' if self.place else ''}{self.place}: {self.text}"
 
 
 class Damage:
-    """Faults that were found while reading: all are counted, and the first are kept.
+    """Faults found while reading: all are counted, and the first are kept.
 
     Attributes:
-        count: How many there are, without torn ends.
-        torn: How many files end in the middle of a line.
-        faults: The first of both.
+        count: Number of faults, without incomplete last lines.
+        torn: Number of files with an incomplete last line.
+        faults: The first faults of both kinds.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Damage:
         self.faults: list[ReadFault] = []
 
     def add(self, fault: ReadFault) -> None:
-        """One more."""
+        """Counts a fault, and keeps it if it is one of the first."""
         if fault.torn:
             self.torn += 1
         else:
@@ -65,13 +65,13 @@ class Damage:
             self.faults.append(fault)
 
     def sentences(self) -> list[str]:
-        """All of it in words."""
+        """The faults as lines of text."""
         said = [fault.sentence() for fault in self.faults]
         more = self.count + self.torn - len(said)
         return [*said, f"and {more} more"] if more else said
 
 
-# A line is a transition; a file with a longer line is not a text of lines.
+# A file with a longer line is not JSONL.
 MOST_LINE_BYTES = 256 * 1024 * 1024
 CHUNK_BYTES = 8192
 
@@ -80,14 +80,14 @@ _line = msgspec.json.Decoder(RecordLine).decode
 
 
 class JsonlSource:
-    """A file of JSON lines. It stays open while one of its episodes is in use, so it may be rotated away meanwhile.
+    """A JSONL file. It stays open while one of its episodes is in use, so rotation may remove its name meanwhile.
 
     Args:
         path: The file.
 
     Raises:
-        FileNotFoundError: It is gone.
-        UnreadableRecord: It cannot be opened.
+        FileNotFoundError: The file does not exist.
+        UnreadableRecord: The file cannot be opened.
     """
 
     def __init__(self, path: Path):
@@ -105,7 +105,7 @@ class JsonlSource:
             file.close()
 
     def heads(self, damage: Damage) -> Iterator[tuple[int, TransitionHead]]:
-        """Each transition and its place, once, as far as the file is written now. Invalid lines are in `damage`."""
+        """Yields each transition written so far with its byte offset, once. Adds invalid lines to `damage`."""
         number = offset = 0
         while line := self._file.readline(MOST_LINE_BYTES):
             number += 1
@@ -121,7 +121,7 @@ class JsonlSource:
             offset += len(line)
 
     def read(self, places: Sequence[int], arrays: bool) -> Iterator[Transition]:
-        """The transitions at some places of `heads`. Raises as `transition_of`."""
+        """The transitions at offsets that `heads` yielded. Raises the errors of `transition_of`."""
         folder = str(self.path.parent) if arrays else None
         for place in places:
             line = self._line(place)
@@ -135,7 +135,7 @@ class JsonlSource:
                 raise type(error)(f"{self.path}, at byte {place}: {error.message}") from None
 
     def _line(self, place: int) -> bytes:
-        """A line, read beside `heads`, which may be at another place of the file."""
+        """The line at an offset. It does not move the file position, which `heads` uses."""
         number = self._file.fileno()
         line = os.pread(number, CHUNK_BYTES, place)
         while b"\n" not in line:
@@ -160,22 +160,22 @@ class JsonlSource:
 
 
 BATCH_ROWS = 4096
-# Of an episode that lies in several row groups, and of its neighbours.
+# Row groups kept in memory: an episode and its neighbours may span several.
 GROUPS_KEPT = 2
 _HEAD = list(TransitionHead.__struct_fields__)
 _VALUES = ("arguments", "action", "step_arguments", "observation")
 
 
 class ParquetSource:
-    """A file of Parquet with our columns.
+    """A Parquet file with the columns of a record.
 
     Args:
         path: The file.
 
     Raises:
-        FileNotFoundError: It is gone.
+        FileNotFoundError: The file does not exist.
         MissingExtra: pyarrow is not installed.
-        UnreadableRecord: It is damaged, or it has other columns.
+        UnreadableRecord: The file is damaged, or has other columns.
     """
 
     def __init__(self, path: Path):
@@ -202,7 +202,7 @@ class ParquetSource:
         self._groups: OrderedDict[int, Any] = OrderedDict()
 
     def heads(self, damage: Damage) -> Iterator[tuple[int, TransitionHead]]:
-        """Each transition and its place. Invalid lines are in `damage`."""
+        """Yields each transition with its row number. Adds invalid rows to `damage`."""
         place = 0
         try:
             for batch in self._file.iter_batches(BATCH_ROWS, columns=_HEAD):
@@ -218,7 +218,7 @@ class ParquetSource:
             damage.add(ReadFault(self.path, f"from row {place + 1} on", f"it is damaged: {_first_line(error)}"))
 
     def read(self, places: Sequence[int], arrays: bool) -> Iterator[Transition]:
-        """The transitions at some places of `heads`, in their order. Raises as `transition_of`."""
+        """The transitions in rows that `heads` yielded, in order. Raises the errors of `transition_of`."""
         folder = str(self.path.parent) if arrays else None
         for group, found in groupby(places, lambda place: bisect_right(self._starts, place) - 1):
             rows = [place - self._starts[group] for place in found]
@@ -266,29 +266,29 @@ TransitionSource = JsonlSource | ParquetSource
 
 
 class Episode:
-    """From one reset of a session to the next one.
+    """A recorded episode: the transitions from one reset of a session to the next.
 
     Only the counts are in memory; `transitions` reads the files.
 
     Args:
-        first: The first of its lines.
+        first: The first line of the episode.
 
     Attributes:
-        episode_id, session_id: Where it happened. Several episodes may have one id: clients choose it.
+        episode_id, session_id: Ids. Clients choose the episode's id, so several episodes may have the same one.
         environment: Name of the environment.
-        versions: Of `openenv` and of the `environment`.
-        schema: Hash of the environment's contract; None if the record does not say it.
-        seed: Of its reset; None: there was none, or the record lacks the reset.
-        continues: Its reset had no seed and followed the end of an episode of the same session, as autoreset does, so
-            its random numbers go on from there.
-        continued: Another episode continues this one.
-        first_step: The first step in the record; 0, the reset, unless its beginning is missing.
-        source: Session, episode and step that it was forked from, or restored to; None for most.
-        steps: Number of its last step.
-        episode_return: Sum of its rewards; None if no step had one.
-        began, ended: Unix seconds of its first call and of the end of its last one.
-        done, terminated, truncated: Of its last transition that says so.
-        errors: How many of its calls failed with an error of which class.
+        versions: Versions of `openenv` and of the `environment`.
+        schema: Hash of the environment's contract; None if the record has none.
+        seed: Seed of the reset; None if it had none, or if the record lacks the reset.
+        continues: Whether its reset had no seed and followed the end of an episode of the same session, as autoreset
+            does, so that its random numbers continue those of that episode.
+        continued: Whether another episode continues this one.
+        first_step: First step in the record; 0, the reset, unless the beginning is missing.
+        source: Session, episode and step that it was forked from or restored to; usually None.
+        steps: Number of the last step.
+        episode_return: Sum of the rewards; None if no step had one.
+        began, ended: Start of the first call and end of the last one, Unix seconds.
+        done, terminated, truncated: Values of the last transition that has them.
+        errors: Number of failed calls by error class.
     """
 
     def __init__(self, first: TransitionHead):
@@ -313,12 +313,12 @@ class Episode:
 
     @property
     def whole(self) -> bool:
-        """Whether it begins with its reset."""
+        """Whether the record begins with the reset."""
         return self.first_step == 0 and self.source is None
 
     @property
     def outcome(self) -> str:
-        """How it ended: terminated, truncated, done (one of both), failed (its last call did), or open."""
+        """How it ended: terminated, truncated, done (either of these), failed (in its last call), or open."""
         if self.done:
             if self.truncated and not self.terminated:
                 return "truncated"
@@ -326,7 +326,7 @@ class Episode:
         return "failed" if self.failed_last else "open"
 
     def add(self, head: TransitionHead, source: TransitionSource, place: int) -> None:
-        """One more of its lines."""
+        """Adds a line of the episode."""
         if not self._parts or self._parts[-1][0] is not source:
             self._parts.append((source, array("Q")))
         self._parts[-1][1].append(place)
@@ -342,19 +342,19 @@ class Episode:
             self.done, self.terminated, self.truncated = True, head.terminated, head.truncated
 
     def transitions(self, arrays: bool = True) -> Iterator[Transition]:
-        """Its transitions in their order, read from the files one after the other.
+        """The transitions in order, read from the files one at a time.
 
         Args:
             arrays: Put arrays and bytes back into actions and observations; else their marks stay.
 
         Raises:
-            UnreadableRecord: A file was changed meanwhile, or is damaged.
-            MissingArray: An array is not there, or is not what it was.
+            UnreadableRecord: A file is damaged, or was changed meanwhile.
+            MissingArray: An array is missing or was changed.
         """
         return chain.from_iterable(source.read(places, arrays) for source, places in self._parts)
 
     def lines(self) -> Iterator[tuple[dict[str, Any], Path]]:
-        """Each transition as a line of a record, with the folder that its arrays are in. Raises as `transitions`."""
+        """Each transition as a line, with the folder of its arrays. Raises the errors of `transitions`."""
         names = {
             "environment": self.environment,
             "versions": {"openenv": None, "environment": None, **self.versions},
@@ -366,7 +366,7 @@ class Episode:
                 yield {**begins, **transition.facts(), **names}, source.path.parent
 
     def facts(self) -> dict[str, Any]:
-        """Its facts, for JSON."""
+        """The episode's metadata as JSON values."""
         return {
             "episode_id": self.episode_id,
             "session_id": self.session_id,
@@ -385,25 +385,24 @@ class Episode:
         }
 
 
-# Sessions with an open last episode. With more, the episode of the session that was silent longest is complete.
+# Most sessions with an open last episode. Beyond that, the least recently used one counts as complete.
 MOST_OPEN = 32_768
 _NUMBER_DIGITS = 6
 
 
 class Recording:
-    """Episodes on disk, read one after the other in bounded memory.
+    """Reads the episodes of a file or folder one at a time, in bounded memory.
 
     Args:
-        path: A file (`.jsonl` of a recorder or of the web page, `.parquet`), or a folder with such files, in which
-            folders are looked through too.
-        environment: Read those of an environment of this name alone.
+        path: A file (`.jsonl` of a recorder or of the web page, `.parquet`), or a folder, with its subfolders.
+        environment: Name of the only environment to read; None for all.
 
     Raises:
-        UnreadableRecord: There is no such file or folder.
+        UnreadableRecord: The file or folder does not exist.
 
     Attributes:
         path: The file or folder.
-        damage: Parts that could not be read, so far.
+        damage: Faults found so far.
     """
 
     def __init__(self, path: str | os.PathLike[str], environment: str | None = None):
@@ -417,12 +416,12 @@ class Recording:
             )
 
     def episodes(self) -> Iterator[Episode]:
-        """Each episode as soon as its last line was read, so their order is about that of their ends.
+        """Yields each episode once its last line is read, so roughly in the order in which they ended.
 
-        Parts that cannot be read are in `damage`, and the rest is read.
+        Parts that cannot be read are added to `damage` and skipped.
 
         Raises:
-            UnreadableRecord: The path is one file, and nothing of it can be read.
+            UnreadableRecord: The path is one file, which cannot be read at all.
         """
         self.damage = Damage()
         # The files of each recorder, in the order in which it wrote them.
@@ -456,7 +455,7 @@ class Recording:
         yield from going.values()
 
     def _source(self, path: Path) -> TransitionSource | None:
-        """A file, opened; None if it cannot be."""
+        """Opens a file; None if that fails."""
         try:
             if path.suffix != PARQUET:
                 with contextlib.suppress(FileNotFoundError):  # rotated since its folder was listed
@@ -475,13 +474,13 @@ class Recording:
 def _files(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != ARRAYS)
-        # A file that is there in both forms was rotated, and the first form not yet removed.
+        # A file that exists in both forms was rotated, and its JSONL is not removed yet.
         paths = (Path(place, name) for name in sorted(names) if name.endswith((JSONL, PARQUET)))
         yield from {path.with_suffix(""): path for path in paths}.values()
 
 
 def _recorder(path: Path) -> Path:
-    """The common part of the files of one recorder."""
+    """The common prefix of one recorder's files."""
     stem, dash, number = path.stem.rpartition("-")
     numbered = dash and len(number) == _NUMBER_DIGITS and number.isdigit()
     return path.with_name(stem) if numbered else path.with_suffix("")

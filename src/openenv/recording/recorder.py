@@ -1,4 +1,4 @@
-"""Write the lines of one process into a folder, on a separate thread, so that no step waits for the disk."""
+"""Write one process's transitions into a folder, on a separate thread, so that no step waits for the disk."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from .tap import Subject, Tap, TapFactory
 
 logger = logging.getLogger("openenv.recording")
 
-# Seconds that a line waits for the next write: a killed process may lose so much.
+# Seconds between two writes: a killed process may lose the lines of one such period.
 PERIOD_S = 0.1
-# Lines that are written together, and the time between two batches. An event loop that becomes ready meanwhile may
-# wait for the interpreter and the processor until this thread sleeps; without pauses, for a whole period. Batches are
-# larger where there would be more of them: the pauses together stay below a period, however much there is.
+# Lines per batch, most batches per period, and the pause between two batches. An event loop that becomes ready
+# meanwhile may wait for the GIL and the processor until this thread sleeps; without pauses, for a whole period. If
+# more lines wait, batches get larger, so that all pauses together stay below a period.
 BATCH_LINES = 32
 PAUSE_S = 0.001
 MOST_BATCHES = 40
-# The most that may wait for a slow disk; lines beyond that are dropped.
+# Most bytes that may wait for a slow disk; lines beyond that are dropped.
 MOST_WAITING = 64 * 1024 * 1024
-# Seconds that the end of a process waits for the rotation of its last file.
+# Seconds that an exiting process waits for the rotation of its last file.
 PATIENCE_S = 5.0
 MIB = 1024 * 1024
 
 
 class RecordingLimits(NamedTuple):
-    """How much is recorded.
+    """Limits on what is recorded.
 
     Attributes:
-        share: Of the sessions, from 0 to 1: always the same ones, by their ids.
-        file_bytes: Size of a file at which the next one begins.
-        folder_bytes: Size of everything in the folder at which recording stops; None: there is none.
+        share: Share of sessions to record, from 0 to 1, chosen by a hash of their ids.
+        file_bytes: Size at which a file is finished and the next one begins, in bytes.
+        folder_bytes: Size of the folder at which recording stops, in bytes; None for no limit.
     """
 
     share: float = 1.0
@@ -51,24 +51,24 @@ class RecordingLimits(NamedTuple):
 
 
 class Recorder:
-    """Writes the lines of one process into a folder, which others may share.
+    """Writes one process's transitions into a folder, which several processes may share.
 
-    Lines are taken on any thread, and written by one that begins with the first of them. What was taken is with the
-    kernel after `PERIOD_S`, and survives the process from then on. When it cannot be written, recording stops: one
-    error in the log, and lines are counted as dropped from then on.
+    Any thread may append lines. One thread, started with the first line, writes them: after `PERIOD_S` they are with
+    the kernel and survive the process. If a write fails, recording stops: it logs one error, and counts later lines
+    as dropped.
 
     Args:
-        folder: Is made if it is not there.
-        limits: How much; None: all of it.
-        meter: Counts what is written; None: it is not counted.
+        folder: The folder. It is created if it does not exist.
+        limits: Limits on what is recorded; None to record everything.
+        meter: Counts records; None to count nothing.
 
     Raises:
-        InvalidArgument: Nothing can be written in the folder.
+        InvalidArgument: The folder is not writable.
 
     Attributes:
         epoch: Unix time at which the monotonic clock was 0.
-        stopped: Why nothing is recorded any more; None while it is.
-        written, dropped: Lines.
+        stopped: The error that stopped recording; None while it works.
+        written, dropped: Number of lines written and dropped.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Recorder:
 
     def _begin(self) -> None:
         self._lines: deque[tuple[bytes, list[Blob]] | bytes] = deque()
-        # Bytes taken and done with: each is counted up in one place.
+        # Bytes accepted and bytes written. Callers count the first, the writing thread the second.
         self._taken = self._done = 0
         self._stem, self._number = new_stem(), 0
         self._journal: Journal | None = None
@@ -99,7 +99,7 @@ class Recorder:
         self._writing = threading.Lock()
 
     def tap_factory(self, subject: Subject) -> TapFactory:
-        """Makes the taps for sessions of that subject."""
+        """A function that creates the taps of sessions with this environment."""
         tail, share = subject.tail, self.limits.share
 
         def tap(session_id: str) -> Tap | None:
@@ -109,7 +109,7 @@ class Recorder:
         return tap
 
     def append(self, line: bytes, blobs: list[Blob] | None = None) -> None:
-        """Takes a line. Never waits, never fails."""
+        """Queues a line. Never blocks, never fails."""
         size = len(line)
         if blobs is not None:
             size += sum(blob.size for blob in blobs)
@@ -122,29 +122,29 @@ class Recorder:
             self.start()
 
     def start(self) -> None:
-        """Begins to write, and cleans up after killed recorders."""
+        """Starts the writing thread, which also cleans up after killed recorders."""
         with self._changing:
             if self._thread is None and self.stopped is None:
                 self._ending.clear()
                 thread = threading.Thread(target=self._run, name="openenv-recorder", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError as error:  # there may be no more of them
+                except RuntimeError as error:  # the limit of threads is reached
                     self._stop(OSError(f"no thread could be started for it: {error}"))
                 else:
                     self._thread = thread
 
     def flush(self) -> None:
-        """Writes the waiting lines. Blocks for as long as the disk does."""
+        """Writes the queued lines. Blocks while the disk does."""
         with self._writing:
             self._write()
 
     def close(self, patience_s: float = PATIENCE_S) -> None:
-        """Writes the waiting lines, ends the file and the thread. A later line begins another file.
+        """Writes the queued lines, finishes the file and ends the thread. A later line starts another file.
 
         Args:
-            patience_s: Seconds for the rotation of a large last file; if they do not suffice, it is done by the next
-                one who records into the folder.
+            patience_s: Most seconds to wait for the rotation of a large last file; after that, the next recorder of
+                the folder does it.
         """
         with self._changing:
             thread, self._thread = self._thread, None
@@ -168,7 +168,7 @@ class Recorder:
     def _write(self) -> None:
         left = len(self._lines)
         batch = max(BATCH_LINES, -(-left // MOST_BATCHES))
-        while left > 0:  # what comes meanwhile has time
+        while left > 0:  # lines that arrive meanwhile wait for the next period
             self._write_some(min(left, batch))
             left -= batch
             if left > 0:
@@ -179,7 +179,7 @@ class Recorder:
 
     def _write_some(self, count: int) -> None:
         if self.stopped is not None:
-            return  # what waited is counted
+            return  # `_stop` has counted the queued lines
         before = self.written
         taken = [self._lines.popleft() for _ in range(count)]
         try:
@@ -189,7 +189,7 @@ class Recorder:
         self.dropped += count - (self.written - before)
 
     def _ready(self, line: bytes, blobs: list[Blob]) -> bytes:
-        """A line as it is written, after its blobs have been stored."""
+        """Stores a line's blobs. Returns the line with their hashes."""
         self._check_quota()
         before = self._store.written
         for blob in blobs:
@@ -235,7 +235,7 @@ class Recorder:
         self._compactor.take(journal.path, journal.size)
 
     def _stop(self, error: OSError) -> None:
-        """Nothing more can be recorded; everything else goes on."""
+        """Stops recording; sessions continue."""
         if self.stopped is not None:
             return
         self.stopped = error
@@ -252,13 +252,13 @@ class Recorder:
 
 
 def check_folder(folder: str | os.PathLike[str]) -> Path:
-    """Makes a folder for records, if it is not there.
+    """Creates a folder for records, if it does not exist.
 
     Returns:
         Its absolute path.
 
     Raises:
-        InvalidArgument: Nothing can be written in it.
+        InvalidArgument: The folder is not writable.
     """
     path = Path(folder).absolute()
     probe = path / f".{new_stem()}"
@@ -274,7 +274,7 @@ def check_folder(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-# For the end of the process, and for its children.
+# For the hooks at exit and after fork.
 _recorders: WeakSet[Recorder] = WeakSet()
 
 
@@ -284,7 +284,7 @@ def _close_all() -> None:
 
 
 def _reset_in_child() -> None:
-    for recorder in list(_recorders):  # what the parent has is the parent's
+    for recorder in list(_recorders):  # queued lines and the file belong to the parent
         journal = recorder._journal
         recorder._begin()
         if journal is not None:

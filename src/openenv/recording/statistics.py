@@ -14,12 +14,12 @@ from ..errors import UsageError
 from .reader import Episode
 
 _ENDED = ("terminated", "truncated", "done")
-# Of twenty parts, where these shares end.
+# Index of each among the 19 cut points of `quantiles(n=20)`.
 _SHARES = {"p5": 0, "p25": 4, "median": 9, "p75": 14, "p95": 18}
 
 
 class DistributionSummary(NamedTuple):
-    """Values in short; `std` is None for one value."""
+    """Summary of a set of values; `std` is None for a single value."""
 
     episodes: int
     mean: float
@@ -34,7 +34,7 @@ class DistributionSummary(NamedTuple):
 
     @classmethod
     def of(cls, values: array[float]) -> DistributionSummary | None:
-        """None if there are none. Quantiles lie between two values where need be."""
+        """Summarises values; None if there are no values. Quantiles are interpolated."""
         if not values:
             return None
         parts = quantiles(values, n=20, method="inclusive") if len(values) > 1 else [values[0]] * 19
@@ -46,16 +46,16 @@ class DistributionSummary(NamedTuple):
 class Statistics:
     """Counts the episodes of one environment.
 
-    Returns and lengths are of episodes that ended: an unfinished or failed episode does not say how well it was
-    played. If no episode of an environment ended, they are of all episodes that did not fail.
+    Returns and lengths are those of episodes that ended, since an unfinished or failed episode does not show how well
+    it was played. If no episode ended, they are those of all episodes that did not fail.
 
     Attributes:
-        episodes, steps: How many there are.
-        outcomes: How many ended in which way.
-        errors: How many calls failed with which error.
-        failing: How many episodes have such a call.
-        began, ended: Unix seconds of the first call and the end of the last one.
-        play_s: Seconds that the episodes lasted, one after the other.
+        episodes, steps: Number of episodes and of steps.
+        outcomes: Number of episodes by outcome.
+        errors: Number of failed calls by error class.
+        failing: Number of episodes with a failed call.
+        began, ended: Start of the first call and end of the last one, Unix seconds.
+        play_s: Total duration of the episodes, in seconds.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Statistics:
         self._open = (array("d"), array("d"))
 
     def add(self, episode: Episode) -> None:
-        """One more."""
+        """Counts an episode."""
         outcome = episode.outcome
         self.episodes += 1
         self.steps += episode.steps - episode.first_step + (episode.first_step > 0)
@@ -88,21 +88,21 @@ class Statistics:
 
     @property
     def of_ended(self) -> bool:
-        """Whether returns and lengths are of episodes that ended."""
+        """Whether returns and lengths are those of episodes that ended."""
         return bool(self._ended[1])
 
     @property
     def returns(self) -> DistributionSummary | None:
-        """Of the episodes with a reward; None if there are none."""
+        """Returns of the episodes with a reward; None if there are none."""
         return DistributionSummary.of((self._ended if self.of_ended else self._open)[0])
 
     @property
     def lengths(self) -> DistributionSummary | None:
-        """In steps; None if there are none."""
+        """Lengths of the episodes in steps; None if there are none."""
         return DistributionSummary.of((self._ended if self.of_ended else self._open)[1])
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """The statistics as JSON values."""
         returns, lengths = self.returns, self.lengths
         return {
             "episodes": self.episodes,
@@ -119,22 +119,22 @@ class Statistics:
         }
 
 
-# Panels of one picture, and points of one panel that can still be distinguished.
+# Most panels of a picture, and most points of a panel that can still be distinguished.
 MOST_PANELS = 8
 MOST_POINTS = 20_000
-# The running mean is over this share of the episodes.
+# The running mean covers one in this many episodes.
 WINDOW = 20
 
 
 def returns_picture(episodes: Iterator[Episode], kind: str) -> tuple[bytes, int]:
-    """The return of each episode in the order in which they began, with its running mean.
+    """Plots the returns of episodes by their start, with a running mean and one panel per environment.
 
     Args:
-        episodes: Of one environment or several; each has a panel of its own.
+        episodes: Episodes of one or more environments.
         kind: `png` or `svg`.
 
     Returns:
-        The picture, and how many episodes are in it.
+        The picture, and the number of episodes in it.
 
     Raises:
         UsageError: No episode has a return.
@@ -157,7 +157,7 @@ def returns_picture(episodes: Iterator[Episode], kind: str) -> tuple[bytes, int]
 
 
 def episode_picture(episode: Episode, kind: str) -> bytes:
-    """The reward of each step of an episode, and their sum. Raises as `returns_picture`."""
+    """Plots the reward of each step of an episode, and their sum. Raises the errors of `returns_picture`."""
     require_matplotlib()
     steps, rewards, errors = [], [], []
     for each in episode.transitions(arrays=False):

@@ -1,4 +1,4 @@
-"""Files in a folder of records: names, the locked file of lines, large arrays by content hash, the disk quota."""
+"""Files in a folder of records: names, the locked JSONL file, large arrays by content hash, the disk quota."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import NamedTuple
 JSONL = ".jsonl"
 """A file that is being written, or was never rotated."""
 PARQUET = ".parquet"
-"""The same file after rotation. Where both are there, this one is whole and the other one about to go."""
+"""The same file after rotation. If both exist, this one is complete and the other is about to be removed."""
 PART = ".part"
 """The suffix of incomplete files, after their final name."""
 ARRAYS = "arrays"
@@ -26,28 +26,28 @@ _OURS = re.compile(r"\d{8}T\d+-[0-9a-f]{6}-\d{6}\.jsonl")
 
 
 def new_stem() -> str:
-    """The name prefix of one recorder's files: names sort by its start, and each is unique."""
+    """The unique name prefix of one recorder's files, which sorts by its start."""
     now = time()
     return f"{strftime('%Y%m%dT%H%M%S', gmtime(now))}{int(now % 1 * 1000):03d}-{secrets.token_hex(3)}"
 
 
 def file_name(stem: str, number: int) -> str:
-    """The name of a recorder's file of that number, from 1."""
+    """The name of a recorder's file; numbers start at 1."""
     return f"{stem}-{number:06d}{JSONL}"
 
 
 def record_files(folder: Path) -> list[Path]:
-    """The files of lines that recorders made, by name. Others that lie there (exports, downloads) are the user's."""
+    """The JSONL files of recorders, by name. Other files there (exports, downloads) belong to the user."""
     return sorted(path for path in folder.glob(f"*{JSONL}") if _OURS.fullmatch(path.name))
 
 
 @contextlib.contextmanager
 def replace_file(path: Path, mark: str = "") -> Iterator[Path]:
-    """Gives the name under which to write a file: it gets its own name when it is whole, and goes if that fails.
+    """Yields a temporary path, renamed to `path` on success and removed on failure.
 
     Args:
         path: The file.
-        mark: Tells writers of the same file apart.
+        mark: Distinguishes several writers of the same file.
     """
     part = path.with_name(f"{path.name}{mark}{PART}")
     try:
@@ -60,29 +60,29 @@ def replace_file(path: Path, mark: str = "") -> Iterator[Path]:
 
 
 def array_path(folder: Path, digest: str, suffix: str) -> Path:
-    """Where a large array (`.npy`) or large bytes (`.bin`) lie.
+    """The file of a large array (`.npy`) or of large bytes (`.bin`).
 
     Args:
-        folder: Of the records.
+        folder: The folder of the records.
         digest: SHA-256 of the file, in hex.
-        suffix: One of the two.
+        suffix: `.npy` or `.bin`.
     """
     return folder / ARRAYS / digest[:2] / f"{digest}{suffix}"
 
 
 LARGE_BYTES = 4096
-"""Arrays and bytes of this size and more are not written into their line."""
-# Hashes that are known to be stored, so that the file system is not asked again.
+"""Arrays and bytes of at least this size are stored in separate files."""
+# Most hashes kept in memory of files that are known to exist, to save a look-up on disk.
 _KNOWN = 65_536
 _NPY = b"\x93NUMPY\x01\x00"
 
 
 class Blob(NamedTuple):
-    """A blob that is stored next to a line.
+    """A large value that is stored in a file next to its line.
 
     Attributes:
-        token: Stands in the line where its hash will, and is as long.
-        suffix: Of its file.
+        token: Placeholder of the hash in the line, of the same length.
+        suffix: Suffix of the file.
         parts: The content, in pieces.
     """
 
@@ -92,18 +92,18 @@ class Blob(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its content."""
+        """Size of the content in bytes."""
         return sum(map(len, self.parts))
 
 
 class BlobStore:
-    """Writes a large value, if its file does not exist yet.
+    """Stores each large value in one file, named by its hash.
 
     Args:
-        folder: Of the records.
+        folder: The folder of the records.
 
     Attributes:
-        written: Bytes that were added.
+        written: Bytes written.
     """
 
     def __init__(self, folder: Path):
@@ -112,10 +112,10 @@ class BlobStore:
         self._known: OrderedDict[str, None] = OrderedDict()
 
     def put(self, blob: Blob) -> str:
-        """Stores it. Returns its hash.
+        """Writes a blob, if its file does not exist yet. Returns its hash.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         digest = hashlib.sha256()
         for each in blob.parts:
@@ -127,7 +127,7 @@ class BlobStore:
         path = array_path(self._folder, name, blob.suffix)
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Of this process alone: two that write the same content replace one whole file by another.
+            # A temporary name per process: two that write the same content replace one complete file by another.
             with replace_file(path, f".{os.getpid()}") as part, part.open("wb") as file:
                 file.writelines(blob.parts)
             self.written += blob.size
@@ -138,10 +138,10 @@ class BlobStore:
 
 
 def npy_of(dtype: str, shape: tuple[int, ...], data: bytes) -> tuple[bytes, bytes]:
-    """An array as a file of numpy's format 1.0, in two pieces. Words of bfloat16 are written as `<u2`.
+    """An array in numpy's file format 1.0, as header and data. bfloat16 is written as `<u2`.
 
     Args:
-        dtype, shape, data: As `protocol.binary.write_array` gives them.
+        dtype, shape, data: The result of `protocol.binary.write_array`.
     """
     kind = "<u2" if dtype == "bfloat16" else dtype
     inside = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
@@ -151,10 +151,10 @@ def npy_of(dtype: str, shape: tuple[int, ...], data: bytes) -> tuple[bytes, byte
 
 
 def elements_of(content: bytes) -> bytes:
-    """The elements in such a file, in C order. What its head says of their type and shape is not believed.
+    """The elements of a `.npy` file, in C order. The type and shape in its header are not trusted.
 
     Raises:
-        ValueError: It is another file.
+        ValueError: The content is not in numpy's file format.
     """
     start = 10 + int.from_bytes(content[8:10], "little")
     if not content.startswith(_NPY) or b"'fortran_order': False" not in content[10:start]:
@@ -162,31 +162,31 @@ def elements_of(content: bytes) -> bytes:
     return content[start:]
 
 
-# Bytes that are written with one system call.
+# Lines per system call.
 CHUNK_LINES = 512
 
 
 class Journal:
-    """Appends whole lines. What the kernel has taken survives the death of this process, however it dies.
+    """A file to which whole lines are appended. Lines that the kernel accepted survive a crash of this process.
 
-    It holds a lock on the file, which goes with the process: no other process touches the file while it lives.
+    It holds a lock on the file until the process ends, so that no other process changes the file.
 
     Args:
         path: A new file.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be created.
 
     Attributes:
-        size: Bytes in it.
-        lines: Lines in it.
+        size: Bytes in the file.
+        lines: Lines in the file.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.size = 0
         self.lines = 0
-        # Locked before it has its name: a compactor removes empty files that have no lock.
+        # Locked before it gets its name: a compactor removes empty files without a lock.
         made = path.with_name(path.name + PART) if os.name == "posix" else path
         self._fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         _lock(self._fd)
@@ -194,11 +194,10 @@ class Journal:
             made.rename(path)
 
     def append(self, lines: Sequence[bytes]) -> None:
-        """Writes lines.
+        """Appends lines.
 
         Raises:
-            OSError: Not all could be written, and of the one at which it ended nothing is left in the file; or the
-                file was removed.
+            OSError: The file was removed, or not all lines could be written; no partial line is left.
         """
         if os.fstat(self._fd).st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "the file was removed", str(self.path))
@@ -208,7 +207,7 @@ class Journal:
             self.lines += len(some)
 
     def close(self, sync: bool = True) -> None:
-        """Ends it. Raises `OSError` where the disk does not take what the kernel has."""
+        """Closes the file. Raises `OSError` if the kernel cannot sync its data to the disk."""
         fd, self._fd = self._fd, -1
         if fd < 0:
             return
@@ -234,14 +233,14 @@ class Journal:
 
 
 def run_locked(path: Path, work: Callable[[int], None]) -> bool:
-    """Works on a file of lines that no process writes, and locks it meanwhile.
+    """Calls `work` on a JSONL file that no process writes, with the file locked.
 
     Args:
         path: The file.
-        work: Gets its file descriptor, to read and write.
+        work: Gets its file descriptor, open for reading and writing.
 
     Returns:
-        Whether it was done: not if another process writes the file, or has done the same meanwhile.
+        False if another process writes the file, or has removed it meanwhile.
 
     Raises:
         OSError: The file cannot be opened.
@@ -260,7 +259,7 @@ def run_locked(path: Path, work: Callable[[int], None]) -> bool:
 
 
 def _lock(fd: int) -> bool:
-    """Locks a file. False: another process has locked it, or there are no locks here."""
+    """Locks a file. Returns False if another process has locked it, or if the platform has no locks."""
     try:
         import fcntl
 
@@ -270,27 +269,27 @@ def _lock(fd: int) -> bool:
     return True
 
 
-# Others write into the folder too: it is measured anew whenever so much of the bound was added here.
+# Other processes also write there, so the folder is measured again after each 1/20 of the bound added here.
 _PART_OF_BOUND = 20
 
 
 class DiskQuota:
-    """Keeps a folder within a bound, give or take a twentieth for each process that writes there.
+    """Limits the size of a folder, within 1/20 of the bound for each process that writes into it.
 
     Args:
-        folder: With everything in it.
-        bound: Most bytes; None: as many as there are.
+        folder: The folder, with its subfolders.
+        bound: Largest size in bytes; None for no limit.
     """
 
     def __init__(self, folder: Path, bound: int | None):
         self.bound = bound
         self._folder = os.fspath(folder)
         self._used = 0
-        # Bytes added since the folder was measured; None: it never was.
+        # Bytes added since the folder was measured; None before the first measurement.
         self._added: int | None = None
 
     def add(self, count: int) -> None:
-        """So many bytes are new there."""
+        """Counts bytes that were written into the folder."""
         if self._added is not None:
             self._added += count
 
@@ -311,7 +310,7 @@ def _size_of(folder: str) -> int:
     size = 0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            with contextlib.suppress(OSError):  # it has gone meanwhile
+            with contextlib.suppress(OSError):  # removed meanwhile
                 if entry.is_dir(follow_symlinks=False):
                     size += _size_of(entry.path)
                 else:

@@ -28,22 +28,22 @@ from ..telemetry.logs import warn_once
 from .storage import LARGE_BYTES, Blob, npy_of
 
 _MARKS = frozenset({"$bytes", "$array", "$object"})
-# A client cannot guess these marks, so none of its texts can pass as one.
+# A client cannot guess these tokens, so none of its strings can pass as one.
 _SECRET = secrets.token_hex(24)
 _numbers = count()
 _UNKNOWN: Any = object()
-# The fields of a class that may hold other than plain values, found once: this is on the path of every step.
+# Fields of a class that may hold values other than plain ones, cached since every step needs them.
 _loose: dict[type[Any], tuple[str, ...] | None] = {}
 
 
 class RecordCodec(JsonCodec):
-    """The JSON of protocol v2, but NaN and infinity are texts, since their bare words are no JSON, and what is large
-    is a `Blob`: its hash is not known yet.
+    """Encodes JSON as protocol v2 does, but with NaN and infinity as strings, since JSON has no numbers for them.
 
-    One for each tap: between two calls of `take_blobs` it writes one line.
+    Large arrays and bytes become blobs, with a token in place of the hash, which is not known yet. Each tap has one
+    codec, which encodes one line between two calls of `take_blobs`.
 
     Attributes:
-        blobs: What is to be stored beside what was written since.
+        blobs: Large values encoded since the last call of `take_blobs`.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class RecordCodec(JsonCodec):
         self._portable = values.Portable(self._of_bytes, self._of_array, _escaped)
 
     def take_blobs(self) -> list[Blob]:
-        """Takes them away."""
+        """Returns the blobs and clears the list."""
         blobs, self.blobs = self.blobs, []
         return blobs
 
@@ -59,7 +59,7 @@ class RecordCodec(JsonCodec):
         cls = type(value)
         loose = _loose.get(cls, _UNKNOWN)
         if loose is _UNKNOWN:
-            loose = None  # its instances are not simply their dict
+            loose = None  # `__dict__` is not all of such an instance
             if issubclass(cls, BaseModel) and values.is_plain_model(cls):
                 loose = tuple(
                     name for name, field in cls.model_fields.items() if not values.is_tight(field.annotation)
@@ -78,7 +78,7 @@ class RecordCodec(JsonCodec):
             raise ValueError(f"cannot be written as JSON: {error}") from error
 
     def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
-        """The outcome of a call, without the parts that records omit. Changes the dict, which is not needed again."""
+        """The result of a call, without the fields that records omit. Changes `fields`, which the caller discards."""
         assert type(fields) is dict
         del fields["ok"]
         fields.pop("metadata", None)
@@ -94,7 +94,7 @@ class RecordCodec(JsonCodec):
         if plain or is_plain(value):
             try:
                 text = values.encode_plain(value, "strings")
-            except TypeError:  # not so plain
+            except TypeError:  # a nested value is not plain
                 return to_json(self._portable(value), inf_nan_mode="strings")
             if values.DOLLAR not in text or b'{"$' not in text:
                 return text
@@ -132,11 +132,11 @@ _text = msgspec.json.Encoder().encode
 
 
 TapFactory = Callable[[str], "Tap | None"]
-"""The tap of a session of that name; None if the session is not recorded."""
+"""Creates the tap of the session with this id; None if the session is not recorded."""
 
 
 class LineSink(Protocol):
-    """The destination of lines. No method waits or fails.
+    """The destination of lines. Its methods never block or fail.
 
     Attributes:
         epoch: Unix time at which the monotonic clock was 0.
@@ -145,16 +145,16 @@ class LineSink(Protocol):
     epoch: float
 
     def append(self, line: bytes, blobs: list[Blob] | None = None) -> None:
-        """Takes one line, with its blobs."""
+        """Queues one line with its blobs."""
 
 
 class Subject(NamedTuple):
-    """The environment of the sessions.
+    """The environment of recorded sessions.
 
     Attributes:
-        environment: Its name.
-        version: Its version, if it is known.
-        schema: The hash of its contract.
+        environment: Name of the environment.
+        version: Version of the environment, if known.
+        schema: Hash of its contract.
     """
 
     environment: str
@@ -163,14 +163,14 @@ class Subject(NamedTuple):
 
     @property
     def tail(self) -> bytes:
-        """The end of each of its lines."""
+        """The bytes at the end of each of its lines."""
         versions = {"openenv": __version__, "environment": self.version}
         facts = {"environment": self.environment, "versions": versions, "schema": self.schema}
         return b"," + _text(facts)[1:] + b"\n"
 
 
 class Source(NamedTuple):
-    """The state that a session went on from: of another session, after that step of its episode."""
+    """Origin of a forked or restored state: a session, its episode and the last step."""
 
     session_id: str
     episode_id: str
@@ -178,26 +178,25 @@ class Source(NamedTuple):
 
 
 RunningCall = tuple[bytes, float, list[Blob] | None]
-"""A call that runs: the start of its line up to what was asked, when it began in monotonic seconds, and what is to be
-stored beside what was asked."""
+"""A running call: the start of its line, its start in monotonic seconds, and the blobs of its arguments."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Tap:
-    """Makes the lines of one session: of one call at a time, `reset` or `do`, then `ended` or `returned`.
+    """Creates the lines of one session, one call at a time: `reset` or `do`, then `ended` or `returned`.
 
-    The arguments of a call are written down at once, since environments may change what they were given or have
-    returned; what was `returned` is when `settle` is called, and before the next call at the latest.
+    Arguments are encoded at once, since environments may change them, or objects returned earlier. A result passed to
+    `returned` is encoded by `settle`, and before the next call at the latest.
 
     Args:
-        _sink: Where lines go.
-        tail: Of the subject.
-        session_id: The session's name.
+        _sink: Destination of the lines.
+        tail: End of each line, from the subject.
+        session_id: Id of the session.
 
     Attributes:
-        asked: The call that runs; None: there is none, or what it has come to was recorded already.
-        step: Number of the last step of the episode; 0 is its reset.
-        tail: Of the subject.
+        asked: The running call; None if no call runs, or if its result is recorded already.
+        step: Number of the episode's last step; 0 is the reset.
+        tail: End of each line, from the subject.
     """
 
     _sink: LineSink
@@ -214,16 +213,16 @@ class Tap:
 
     @property
     def episode_id(self) -> str:
-        """The name of the episode: the client's, else one after the session."""
+        """The episode's id: the client's, or else one made from the session's id."""
         return f"{self.session_id}-{self._resets}" if self._episode is None else self._episode
 
     @property
     def place(self) -> Source:
-        """Where the session stands, for another one that goes on from there."""
+        """The session's position, for the record of a session that continues from its state."""
         return Source(self.session_id, self.episode_id, self.step)
 
     def reset(self, arguments: Mapping[str, Any]) -> None:
-        """An episode begins."""
+        """Records the start of a reset."""
         if self._returned is not None:
             self.settle()
         self._resets += 1
@@ -242,7 +241,7 @@ class Tap:
         self.asked = (start, _monotonic(), self._codec.take_blobs())
 
     def do(self, action: Any, arguments: Mapping[str, Any] | None = None) -> None:
-        """A step begins."""
+        """Records the start of a step."""
         if self._returned is not None:
             self.settle()
         self.step += 1
@@ -253,7 +252,7 @@ class Tap:
         self.asked = (start, _monotonic(), blobs)
 
     def ended(self, result: Any, error: BaseException | None) -> None:
-        """The call has ended with an observation or an error, or the client has an error while it still runs.
+        """Records a result or an error, which the client may get while the call still runs.
 
         Later results of such a call are not recorded.
         """
@@ -262,20 +261,20 @@ class Tap:
             self._write(asked, result, error, _monotonic())
 
     def returned(self, result: Any) -> None:
-        """The same with an observation that does not change before the next call: it is written down later."""
+        """Keeps a result that does not change before the next call; `settle` records it."""
         asked, self.asked = self.asked, None
         if asked is not None:
             self._returned = (asked, result, _monotonic())
 
     def settle(self, refusal: Exception | None = None) -> None:
-        """Records the result, or the error that the client got because the result could not be sent."""
+        """Records the kept result, or the error that the client got because the result could not be sent."""
         returned, self._returned = self._returned, None
         if returned is not None:
             asked, result, ended = returned
             self._write(asked, result, refusal, ended)
 
     def answered(self, asked: RunningCall, payload: Mapping[str, Any]) -> None:
-        """A client has the reply to a call: `observation`, `reward`, `done`, and further fields."""
+        """Records the reply that a client got: `observation`, `reward`, `done`, and further fields."""
         observation = payload.get("observation")
         inside = observation if isinstance(observation, dict) else {}
         done, terminated = payload.get("done") is True, payload.get("terminated", inside.get("terminated"))
@@ -293,15 +292,15 @@ class Tap:
             self._add(asked, _monotonic(), self._codec.body(reply).fields, b"null")
         except ProtocolViolation as violation:
             self.failed(asked, violation)
-        except (TypeError, ValueError) as fault:  # a server may say anything
+        except (TypeError, ValueError) as fault:  # the reply of a foreign server may be malformed
             self.failed(asked, ProtocolViolation(f"the reply cannot be recorded: {fault}"))
 
     def failed(self, asked: RunningCall, error: BaseException) -> None:
-        """A client has an error in place of the reply."""
+        """Records the error that a client got."""
         self._add(asked, _monotonic(), _NO_OUTCOME, self._error_json(error))
 
     def continue_from(self, source: Source) -> None:
-        """The session has taken on the state of another one, or its own of before."""
+        """Continues from the state of another session, or from an earlier one of this session."""
         self.settle()
         self._resets = self._resets or 1
         self._episode, self.step = source.episode_id, source.step
@@ -312,7 +311,7 @@ class Tap:
         if error is None:
             try:
                 outcome = encode_outcome(result, self._codec).fields
-            except OpenEnvError as refused:  # what its client hears, too: a reward that is no number, or the like
+            except OpenEnvError as refused:  # the client gets this error too: a reward is not a number, for instance
                 error = refused
         if error is None:
             self._add(asked, ended, outcome, b"null")
@@ -344,7 +343,7 @@ class Tap:
         return self._head
 
     def _written(self, value: Any) -> bytes:
-        """The repr stands for a value that cannot be written: the call is done all the same."""
+        """Encodes a value; if that fails, its repr, since the call must not fail."""
         try:
             return self._codec.encode(value)
         except Exception as error:  # noqa: BLE001 - the edge to foreign code: its values may raise anything
@@ -364,17 +363,17 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-# Recorded before the event loop looks for requests again: as many as are read before they are executed.
+# Most calls recorded before the event loop polls for requests again: as many as it reads before it executes them.
 MOST_AT_ONCE = 32
 
 
 class DeferredRecords:
-    """Records calls when their replies have been sent: no step waits for its own record.
+    """Records calls after their replies were sent, so that no step waits for its own record.
 
-    A call is recorded before the next call of its session at the latest, or when that is closed.
+    A call is recorded at the latest before its session's next call, or when the session closes.
 
     Attributes:
-        later: Has a function called when the replies that are ready have been sent; None: in the loop's next turn.
+        later: Schedules a function for when the ready replies were sent; None for the loop's next iteration.
     """
 
     def __init__(self) -> None:
@@ -383,9 +382,9 @@ class DeferredRecords:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, tap: Tap) -> None:
-        """A call has ended, and its reply is on its way."""
+        """Schedules the record of a call that has ended."""
         loop = asyncio.get_running_loop()
-        if not self._taps or loop is not self._loop:  # what another loop was closed too early for is done by this one
+        if not self._taps or loop is not self._loop:  # this loop also does the rest of a closed one
             self._loop = loop
             if self.later is None:
                 loop.call_soon(self._settle)

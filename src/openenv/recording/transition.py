@@ -1,4 +1,4 @@
-"""A recorded transition: the part needed to group episodes, and the values with their arrays restored."""
+"""A recorded transition: its head, which groups transitions into episodes, and its values with arrays restored."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ..protocol.codecs import unmarked
 from .storage import array_path, elements_of
 
 SUFFIXES = {"$array": ".npy", "$bytes": ".bin"}
-"""The suffixes of stored files, by mark."""
+"""Suffixes of stored files, by JSON mark."""
 _HASH_DIGITS = 64
 
 
 def restore_arrays(value: Any, folder: str) -> Any:
-    """A value with its marks replaced by the stored values.
+    """Replaces the marks in a value by the stored arrays and bytes.
 
     Args:
-        value: As it was decoded from JSON.
-        folder: The record's folder, in which `arrays/` is.
+        value: A value decoded from JSON.
+        folder: The record's folder, which contains `arrays/`.
 
     Raises:
-        MissingArray: What it names is not there, or is not what it was.
-        UnreadableRecord: A mark is wrong.
+        MissingArray: A stored file is missing or was changed.
+        UnreadableRecord: A mark is invalid.
         MissingExtra: numpy is not installed.
     """
     try:
@@ -41,7 +41,7 @@ def restore_arrays(value: Any, folder: str) -> Any:
 
 
 def referenced_arrays(value: Any) -> Iterator[tuple[str, str]]:
-    """Hash and suffix of each array, and of each bytes, that a value names; marks are as they were decoded."""
+    """Hash and suffix of each stored file that a decoded value refers to."""
     if isinstance(value, list):
         for each in value:
             yield from referenced_arrays(each)
@@ -102,12 +102,12 @@ def _digest(key: str, facts: dict[str, Any]) -> str:
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """An integer that fits into a column of Parquet."""
-# Up to the year 9999: a date is made of it.
+# Up to the year 9999, since it is converted to a date.
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253402300800)]
 
 
 class TransitionHead(msgspec.Struct, gc=False):
-    """A line of a record without the sent and received data. Keys as in the line; missing ones are None."""
+    """A line without actions, arguments and observations. Fields are the line's keys; None if missing."""
 
     step: Int64
     episode_id: str | None = None
@@ -127,13 +127,13 @@ class TransitionHead(msgspec.Struct, gc=False):
 
 
 class ReadableLine(TransitionHead, gc=False, kw_only=True):
-    """A line of JSON, as far as it must be read to be one."""
+    """A head with the field that every line must have, left encoded."""
 
     observation: msgspec.Raw
 
 
 class RecordLine(ReadableLine, gc=False):
-    """A whole line."""
+    """A complete line."""
 
     arguments: dict[str, Any] | None = None
     action: Any = None
@@ -141,21 +141,21 @@ class RecordLine(ReadableLine, gc=False):
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """One reset or step, and its outcome.
+    """One reset or step, and its result.
 
     Attributes:
-        step: 0 is the reset.
-        seed, arguments: Of a reset: its seed, and all other arguments but the episode's id.
-        action, step_arguments: Of a step: all fields of its action, and further arguments if there were any.
-        observation: All fields but reward and done; None where it failed. NaN and infinity are the texts `NaN`,
+        step: Number of the step; 0 is the reset.
+        seed, arguments: Seed of a reset, and its other arguments without the episode's id.
+        action, step_arguments: Fields of a step's action, and its further arguments if any.
+        observation: All fields but reward and done; None if the call failed. NaN and infinity are the strings `NaN`,
             `Infinity` and `-Infinity`.
-        reward: None: there was none.
-        terminated, truncated: How the episode ended; None where the server did not say so.
-        done: It is over.
-        time: Unix seconds at which it was asked for.
-        duration_s: Seconds that it took.
-        error: `ClassName: message` of what came in place of an observation; None: nothing did.
-        source: Session, episode and step that a fork or a restored session goes on from; None for all other lines.
+        reward: The reward; None if there was none.
+        terminated, truncated: How the episode ended; None if the server does not report it.
+        done: Whether the episode is over.
+        time: Start of the call, Unix seconds.
+        duration_s: Duration of the call, seconds.
+        error: `ClassName: message` of the error; None if the call succeeded.
+        source: Session, episode and step that a fork or a restored session continues from; None for all other lines.
     """
 
     step: int
@@ -175,14 +175,14 @@ class Transition(msgspec.Struct, frozen=True):
 
     @property
     def error_class(self) -> str | None:
-        """Name of the error's class in `openenv.errors`; empty where the record says none, None without an error."""
+        """The error's class name in `openenv.errors`; empty if the record has none, None without an error."""
         if self.error is None:
             return None
         name = self.error.partition(":")[0]
         return name if isinstance(getattr(errors, name, None), type) else ""
 
     def facts(self) -> dict[str, Any]:
-        """The transition as in a line of JSON, without absent fields."""
+        """The transition as a line's JSON values, without absent fields."""
         optional = ("arguments", "action", "step_arguments", "source")
         facts = {name: getattr(self, name) for name in self.__struct_fields__}
         if self.step:
@@ -191,15 +191,15 @@ class Transition(msgspec.Struct, frozen=True):
 
 
 def transition_of(line: RecordLine, arrays: str | None) -> Transition:
-    """A whole transition.
+    """Decodes a line.
 
     Args:
-        line: Of a record.
-        arrays: Folder of the arrays that it names; None: they stay names.
+        line: A line of a record.
+        arrays: The record's folder, to restore arrays from; None to leave their marks.
 
     Raises:
-        UnreadableRecord: A value is no JSON.
-        MissingArray: An array is not there, or is not what it was.
+        UnreadableRecord: A value is not valid JSON.
+        MissingArray: An array is missing or was changed.
     """
     facts = {name: getattr(line, name) for name in Transition.__struct_fields__}
     try:
