@@ -44,10 +44,10 @@ class ManagedServer:
     """A server that a provider runs for a client. Its calls block; `stop` may come while another thread starts.
 
     Args:
-        start: Starts the server, or several, and returns the address or addresses; None where it runs already.
+        start: Starts the server or servers and returns the addresses; None if they already run.
         ready: Waits until the server at an address is ready.
         stop: Stops the server, in every state.
-        url: Its address, where it runs already.
+        url: The address, if it already runs.
         provider: The provider.
     """
 
@@ -73,8 +73,8 @@ class ManagedServer:
         """The address of the server, which is ready.
 
         Raises:
-            SessionLost: It was stopped meanwhile, or its owner has stopped it before.
-            Exception: The provider's own; its server is stopped.
+            SessionLost: It was stopped during the start, or by its owner before.
+            Exception: From the provider; its server is stopped.
         """
         with self._starting:
             if self.url is not None:
@@ -90,7 +90,7 @@ class ManagedServer:
                 if self._ready is not None:
                     self._ready(url)
                 self.url = url
-                self._check(attempt)  # a `stop` after that finds it running
+                self._check(attempt)  # a later `stop` finds it running
             except BaseException as error:
                 self._running, self.url = False, None
                 with add_cleanup_note(error):
@@ -102,7 +102,7 @@ class ManagedServer:
         """Stops the server, if it runs or is being started."""
         running, self._running = self._running, False
         self._attempt = self.url = None
-        if running and os.getpid() == self._owner:  # a fork leaves it to its parent
+        if running and os.getpid() == self._owner:  # a forked child leaves it to the parent
             self._stop()
 
     def hand_over(self) -> ManagedServer:
@@ -121,10 +121,10 @@ def managed_server_of(provider: Any, url: Urls | None) -> ManagedServer:
     Args:
         provider: With `start`, `wait_for_ready` and `stop` (a `RuntimeProvider`), or `stop_container` (a
             `ContainerProvider`).
-        url: The address, where the provider has started the server already.
+        url: The address, if the provider has already started the server.
 
     Raises:
-        UsageError: It is no provider, or one that starts containers and needs an image.
+        UsageError: Not a provider, or a container provider, which needs an image.
     """
     stop = getattr(provider, "stop_container", None) or getattr(provider, "stop", None)
     if not callable(stop):
@@ -143,14 +143,14 @@ def managed_server_of(provider: Any, url: Urls | None) -> ManagedServer:
 
 
 def key_of(provider: Any) -> str | None:
-    """The key that a provider has given its server, if it says so."""
+    """The key that a provider gave its server, if known."""
     key = getattr(provider, "api_key", None)
     return key if isinstance(key, str) else None
 
 
 T = TypeVar("T")
 
-# Attributes of one connection or process, which a copy makes anew.
+# Attributes of one connection or process: a copy gets new ones.
 _NOT_COPIED = ("_resumption", "_held", "_closed", "_others", "_loop", "_pid", "_connecting", "_blocking")
 
 
@@ -168,14 +168,14 @@ class BaseClient(LoopBound):
     _record: Path | None
 
     def _set_servers(self, base_url: str | Sequence[str] | None) -> None:
-        """Sets the addresses of the servers; None: an app takes their place."""
+        """Sets the addresses of the servers; None for a client of an app."""
         urls = [base_url] if isinstance(base_url, str) else base_url
         self._endpoints = None if urls is None else Endpoints(urls)
         self._base_url = None if urls is None else urls[0].rstrip("/")
 
     @property
     def _url(self) -> str | None:
-        """The environment endpoint, of the first server where there are several."""
+        """The environment endpoint; with several servers, the first one's."""
         return None if self._endpoints is None else self._endpoints.all[0].url
 
     def _begin(self) -> None:
@@ -211,7 +211,7 @@ class BaseClient(LoopBound):
 
     async def _fork_async(self, wait_s: float | None, timeout_s: float | None) -> Self:
         session = await self._session_for("fork")
-        place = getattr(self._held, "place", None)  # of one that is recorded
+        place = getattr(self._held, "place", None)  # recorded sessions have one
         ref = await session.fork(wait_s, timeout_s)
         try:
             other = self._copy()
@@ -224,13 +224,13 @@ class BaseClient(LoopBound):
             raise
 
     async def _attach_async(self, ref: SessionRef, affinity: Affinity) -> Self:
-        """Takes over a session that is there, from the connection that has it."""
+        """Takes over an existing session from its connection."""
         end = await self._dial(affinity)
         if not isinstance(end, ClientConnectionV2):
             await end.aclose()
             raise ProtocolViolation("the server spoke protocol v2 before and does so no more")
         try:
-            end.check = None  # done for the session that it comes from
+            end.check = None  # done for the source session
             try:
                 async with asyncio.timeout(self._options.connect_timeout_s):
                     await end.request("attach", ref._asdict())
@@ -272,7 +272,7 @@ class BaseClient(LoopBound):
         return session
 
     async def _disconnect_async(self) -> None:
-        # By another lock, a call that is connecting now finds that the client was closed.
+        # A new lock shows a call that is connecting now that the client was closed.
         self._connecting, self._closed = asyncio.Lock(), True
         session, self._held, self._loop = self._held, None, None
         if session is not None:
@@ -288,16 +288,16 @@ class BaseClient(LoopBound):
                 await on_thread(self._managed_server.stop)
 
     async def _host(self) -> None:
-        """Has the provider start the server, if it does not run."""
+        """Has the provider start the server unless it runs."""
         managed_server = self._managed_server
         if managed_server is not None and managed_server.url is None:
             self._set_servers(await on_thread(managed_server.start, managed_server.stop))
-            key = key_of(managed_server.provider)  # some are made with the server
+            key = key_of(managed_server.provider)  # some keys are made with the server
             if key is not None:
                 self._options = replace(self._options, headers=self._headers_with(key))
 
     async def _open(self, anew: bool = False) -> ClientSession:
-        """The session of this client; with `anew`, a new one in place of one that has ended or is about to."""
+        """The session of this client; `anew` replaces a session that has ended or soon will."""
         session = self._held
         if session is not None and (not anew or (session.error is None and not session.leaving)):
             return session
@@ -332,7 +332,7 @@ class BaseClient(LoopBound):
             return self._held
 
     async def _check_schema(self, link: ClientConnectionV2) -> None:
-        """Waits for the check of a new link; raises what it raises, and closes the link then."""
+        """Waits for the check of a new link; if it fails, closes the link and raises."""
         try:
             await link.greeting(self._options.connect_timeout_s)
         except BaseException as error:
@@ -342,7 +342,7 @@ class BaseClient(LoopBound):
             raise
 
     def _check_open(self, connecting: asyncio.Lock) -> None:
-        """Raises `SessionLost` where the client was closed since the caller began to connect."""
+        """Raises `SessionLost` if the client was closed since the caller began to connect."""
         if connecting is not self._connecting:
             raise SessionLost("this client was closed while it was connecting: call reset() for a new session")
 
@@ -378,7 +378,7 @@ class BaseClient(LoopBound):
     async def _at_one_of(
         self, endpoints: Endpoints, affinity: Affinity, connect: Callable[[Endpoint], Awaitable[T]]
     ) -> T:
-        """Connects to the server that the affinity names, else to one after another until one is reached."""
+        """Connects to the server that the affinity names, else tries one server after another."""
         one = endpoints.at(affinity.server) if affinity.server is not None else None
         tried: list[Endpoint] = []
         while (endpoint := one or endpoints.pick(tried)) is not None:

@@ -55,8 +55,8 @@ class Transport(Protocol):
     """An open connection to a server.
 
     Attributes:
-        subprotocol: What was agreed on in the handshake; None for protocol v1.
-        affinity: How its server was reached.
+        subprotocol: Agreed on in the handshake; None for protocol v1.
+        affinity: Its server, route and worker.
     """
 
     @property
@@ -66,16 +66,16 @@ class Transport(Protocol):
     def affinity(self) -> Affinity: ...
 
     def send(self, frame: bytes) -> None:
-        """Sends one frame, as the subprotocol has it: binary or text.
+        """Sends one frame, binary or text as the subprotocol needs.
 
-        On a connection that has ended, nothing happens: the receiver knows.
+        Does nothing if the connection has ended: the receiver knows.
         """
 
     def drop(self) -> None:
         """Closes at once, without waiting."""
 
     async def aclose(self) -> None:
-        """Closes in good order, within a bounded time. May be called repeatedly."""
+        """Closes gracefully, within a bounded time. May be called repeatedly."""
 
 
 Connect = Callable[[Callable[[str | None], Receiver]], Awaitable[Transport]]
@@ -89,30 +89,30 @@ class ClientSession(Protocol):
     """One session of an environment, on the event loop that opened it.
 
     Attributes:
-        error: Why there is no session any more; None while there is one.
+        error: Why the session ended; None while it lasts.
     """
 
     error: OpenEnvError | None
 
     @property
     def leaving(self) -> bool:
-        """Whether its server ends it soon, so that the next episode is better begun elsewhere."""
+        """Whether its server ends it soon, so the next episode should begin elsewhere."""
 
     @property
     def resumable(self) -> ResumableSession | None:
-        """The session of protocol v2 that it is; None for one of v1, which is all that it is."""
+        """The session itself if it speaks protocol v2; None for v1."""
 
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
-        """Sends a request and waits for its reply; calls made meanwhile are executed in their order.
+        """Sends a request and waits for its reply; concurrent calls are executed in order.
 
         Args:
-            kind: What to do; fork, restore and tasks take protocol v2.
+            kind: What to do; fork, restore and tasks need protocol v2.
             data: Arguments of a reset, the action of a step, or the fields of another request; None for state.
             timeout_s: Seconds to wait; None waits for as long as the connection lasts.
 
         Returns:
-            An observation with what goes beside it (`observation`, `reward`, `done`, ...), the state's fields, the
-            `result` or `error` of mcp, or the reply to another request.
+            The observation payload (`observation`, `reward`, `done`, ...), the state's fields, the `result` or
+            `error` of mcp, or the reply to another request.
 
         Raises:
             MessageTooLarge: The request is over the limit, and was not sent.
@@ -137,11 +137,11 @@ class Waiter(Protocol):
         """One frame of its reply, and whether more follow."""
 
     def fail(self, error: OpenEnvError, /) -> None:
-        """The error that is the answer, or that the link ends with; `ClientConnectionV2.error` tells which."""
+        """The server's error reply, or the link's error (then `ClientConnectionV2.error` is set)."""
 
 
 class ReplyFuture(asyncio.Future[Payload]):
-    """The reply of one request. To cancel it is to ask the server to stop the work."""
+    """The reply to one request. Cancelling it asks the server to stop the work."""
 
     request: RequestV2
 
@@ -191,7 +191,7 @@ class ClientConnectionV2:
         draining: The server has announced that it stops: it opens no further session.
         on_event: Called with each event of a session, as `(name, fields)`.
         on_end: Called once with the error when the link has ended, after all requests have failed.
-        check: Looks at the hello before the link is used; `greeting` awaits it and raises what it raises.
+        check: Checks the hello before the link is used; `greeting` awaits it and raises its error.
     """
 
     def __init__(self, codec: Codec, max_message_bytes: int):
@@ -212,7 +212,7 @@ class ClientConnectionV2:
         self._beat: asyncio.TimerHandle | None = None
 
     def limit(self, name: str) -> int | None:
-        """One of the limits that the server's hello names; None if it does not, or has not come."""
+        """A limit from the server's hello; None if it is missing, or before the hello."""
         limits = (self.hello or {}).get("limits")
         limit = limits.get(name) if isinstance(limits, Mapping) else None
         return limit if isinstance(limit, int) and limit > 0 else None
@@ -226,11 +226,11 @@ class ClientConnectionV2:
     def begin(self, transport: Transport) -> None:
         """Takes the connection. Its first frames may have been received already."""
         self._transport, self._affinity = transport, transport.affinity
-        if self.error is not None:  # it came together with the answer to the handshake
+        if self.error is not None:  # it came with the answer to the handshake
             transport.drop()
 
     async def greeting(self, timeout_s: float) -> Mapping[str, Any]:
-        """Waits for the hello. Raises why the link ended before it, or `ProtocolViolation` if it does not come."""
+        """Waits for the hello. Raises the link's error, or `ProtocolViolation` if no hello comes."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._greeted.wait()
@@ -248,7 +248,7 @@ class ClientConnectionV2:
         """Sends a request.
 
         Returns:
-            Its reply, or the error that the server answers with or that the link ends with.
+            A future of the reply, which fails with the server's or the link's error.
 
         Raises:
             MessageTooLarge: It is over the limit, and was not sent.
@@ -271,7 +271,7 @@ class ClientConnectionV2:
             op: What to do.
             fields: The request's other fields.
             on_frame: Gets each frame as it comes, perhaps before this returns, and whether more follow.
-            on_error: Gets the error that is the answer, or that the link ends with.
+            on_error: Gets the server's error reply, or the link's error.
         """
         return self.ask(op, fields, _Stream(on_frame, on_error))
 
@@ -308,14 +308,14 @@ class ClientConnectionV2:
         """Closes at once; every request fails with the error."""
         if self.error is None:
             self.lost(error)
-            if self._transport is not None:  # else it is still being made
+            if self._transport is not None:  # else it is still connecting
                 self._transport.drop()
 
     async def aclose(self, sessions: Sequence[str] = ()) -> None:
         """Closes the connection; requests without a reply fail.
 
         Args:
-            sessions: Its sessions, which are ended first: else they would wait for their client to come back.
+            sessions: Sessions to end first: otherwise they would wait for their client to come back.
         """
         if self._transport is None:
             return
@@ -326,7 +326,7 @@ class ClientConnectionV2:
                 self._dismiss(closes[begin : begin + most])
         await self._transport.aclose()
 
-    # What the transport calls.
+    # Called by the transport.
 
     def received(self, frame: bytes) -> None:
         if self.error is not None:
@@ -404,8 +404,8 @@ class ClientConnectionV2:
         if self._beat is not None and not self._spoken:
             self.post("heartbeat", {})
         self._spoken = False
-        # Twice a period: a message sent just after one look is nearly two of these intervals old when a look finds
-        # that none was sent.
+        # Twice a period: up to two of these intervals pass between a message and the check that finds none
+        # after it.
         self._beat = self.loop.call_later(period / 2, self._keep_alive)
 
 
@@ -413,7 +413,7 @@ _ADVICE = "the session is gone, call reset() for a new one"
 
 
 def session_lost(error: OpenEnvError) -> SessionLost:
-    """The error for a session that has ended, with the cause, whose advice is not repeated."""
+    """The error for a session that has ended, with its cause but not the cause's advice."""
     advised = error.message.startswith(_ADVICE)
     gone = SessionLost(error.message if advised else f"{_ADVICE}: {error.message}")
     gone.__cause__ = error
@@ -421,7 +421,7 @@ def session_lost(error: OpenEnvError) -> SessionLost:
 
 
 def session_not_resumed(error: OpenEnvError) -> SessionLost:
-    """The error for a session that its server does not have any more when its client comes back."""
+    """The error for a session that is gone from its server when its client comes back."""
     gone = SessionLost(
         f"{_ADVICE}: its connection was lost, and the server that is there now "
         f"does not let it come back (another worker process, or away for too long?): {error.message}"
@@ -435,7 +435,7 @@ def error_after_end(error: OpenEnvError, served: bool) -> OpenEnvError:
 
     Args:
         error: Why it ended.
-        served: Whether there was a session; one that was refused is refused again.
+        served: Whether there was a session; a refused one is refused again.
     """
     refused = isinstance(error, (CapacityError, FactoryFailed)) and not served
     return error if refused else session_lost(error)
@@ -448,7 +448,7 @@ def loss_reason(fields: Mapping[str, Any]) -> OpenEnvError:
 
 
 def call_timeout(late: str, link: ClientConnectionV2 | None) -> StepTimeout:
-    """The error of a call that was not answered in time; blames the connection if it is lost at the moment.
+    """The error of a call that was not answered in time; blames the connection if it is currently lost.
 
     Args:
         late: The call, and its time limit.
@@ -470,7 +470,7 @@ class OneSessionConnection:
         max_message_bytes: Largest message that is sent.
 
     Attributes:
-        error: Why there is no session any more; None while there is one.
+        error: Why the session ended; None while it lasts.
         owner: The client, kept alive for as long as its connection, since it closes the connection.
     """
 
@@ -484,12 +484,12 @@ class OneSessionConnection:
     def begin(self, transport: Transport) -> None:
         """Takes the connection. Its first frames may have been received already."""
         self._transport = transport
-        if self.error is not None:  # it came together with the answer to the handshake
+        if self.error is not None:  # it came with the answer to the handshake
             self._drop()
 
     async def aclose(self) -> None:
         """Ends the session and the connection."""
-        # On another loop, its own was closed, and the connection with it.
+        # If another loop runs, the connection's own was closed, and the connection with it.
         if self._transport is not None and self._loop is asyncio.get_running_loop():
             await self._transport.aclose()
 
@@ -503,14 +503,14 @@ class OneSessionConnection:
             async with asyncio.timeout(timeout_s):
                 return await waiter
         except TimeoutError as error:
-            if isinstance(error, OpenEnvError):  # the server's own
+            if isinstance(error, OpenEnvError):  # from the server
                 raise
             raise StepTimeout(
                 f"no reply to {kind} within {timeout_s:g} s (message_timeout_s); the environment may still be at it"
             ) from None
 
     def _drop(self) -> None:
-        if self._transport is not None:  # else it is still being made, by a server that closes it itself
+        if self._transport is not None:  # else it is still connecting, and the server closes it
             self._transport.drop()
 
 
@@ -518,7 +518,7 @@ class ClientConnectionV1(OneSessionConnection):
     """The client's end of a v1 connection, which is one `ClientSession`. Takes arguments as its base does.
 
     Attributes:
-        served: A call has had its reply.
+        served: Whether a call got a reply.
     """
 
     def __init__(self, max_message_bytes: int) -> None:
@@ -535,7 +535,7 @@ class ClientConnectionV1(OneSessionConnection):
         return None
 
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
-        """See `ClientSession.call`; calls made meanwhile queue up on the server."""
+        """See `ClientSession.call`; concurrent calls queue up on the server."""
         if self.error is not None:
             raise error_after_end(self.error, self.served)
         waiter: asyncio.Future[dict[str, Any]] = self._loop.create_future()
@@ -556,7 +556,7 @@ class ClientConnectionV1(OneSessionConnection):
     async def aclose(self) -> None:
         """Ends the session and the connection."""
         here = self._loop is asyncio.get_running_loop()
-        # Behind a call that is still running, a close message would have to wait for it.
+        # A close message would wait for a call that is still running.
         if here and self._transport is not None and self.error is None and not self._protocol.outstanding:
             self._transport.send(self._protocol.close())
         await super().aclose()
@@ -569,12 +569,12 @@ class ClientConnectionV1(OneSessionConnection):
             self._drop()
             return
         if reply.request is None:
-            self.error = reply.error  # unasked: the server refuses the session
+            self.error = reply.error  # not a reply: the server refuses the session
         elif not reply.request.waiter.done():  # done: its caller was cancelled, or gave up
             if reply.error is None:
                 reply.request.waiter.set_result(reply.payload)
             else:
-                # The refusal of a session that was there and had its episode is its loss.
+                # A session that is refused after it was served is lost.
                 gone = self.served and isinstance(reply.error, CapacityError)
                 reply.request.waiter.set_exception(session_lost(reply.error) if gone else reply.error)
         if reply.error is None:
@@ -612,7 +612,7 @@ async def dial(connect: Connect, max_message_bytes: int) -> ClientConnectionV2 |
     """Opens a connection.
 
     Args:
-        connect: Opens it; what it raises is raised.
+        connect: Opens it; its errors pass through.
         max_message_bytes: Largest message that is sent.
 
     Returns:

@@ -24,13 +24,13 @@ def websocket_url(base_url: str) -> str:
         base_url: `http`, `https`, `ws` or `wss` URL, or a bare `host:port`; with or without `/ws` at its end.
 
     Raises:
-        UsageError: None of those.
+        UsageError: Other text.
     """
     text = base_url if "://" in base_url else f"http://{base_url}"
     wrong = UsageError(f"base_url {base_url!r} is no address of a server: write http://host:port or host:port")
     try:
         parts = urlsplit(text)
-        _ = parts.port  # read from the text, and checked, only now
+        _ = parts.port  # parsed and checked only here
     except ValueError:
         raise wrong from None
     if parts.scheme not in _SCHEMES or not parts.hostname:
@@ -72,7 +72,7 @@ def headers_of(given: Mapping[str, str], api_key: str | None, else_key: str | No
     Args:
         given: The user's headers.
         api_key: The user's key.
-        else_key: The key for users who give none, neither so nor by a header.
+        else_key: The key if neither `api_key` nor a header gives one.
 
     Raises:
         UsageError: One of them cannot be sent. A key is not repeated in the message.
@@ -93,12 +93,12 @@ def headers_of(given: Mapping[str, str], api_key: str | None, else_key: str | No
 
 
 class Affinity(NamedTuple):
-    """Leads to the server and worker process of a session. None: any.
+    """The server and worker process of a session. None: any.
 
     Attributes:
         server: The endpoint of the server.
         route: The gateway's name for the server, from the handshake.
-        worker: The worker process, as its hello calls it.
+        worker: Name of the worker process in its hello.
     """
 
     server: str | None = None
@@ -106,7 +106,7 @@ class Affinity(NamedTuple):
     worker: str | None = None
 
     def to(self, endpoint: str) -> str:
-        """The address of an endpoint, for a connection that must come to this worker by this route."""
+        """The address of an endpoint for a connection to this worker by this route."""
         wanted = {"worker": self.worker, "route": self.route}
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in wanted.items() if value is not None)
         return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{query}" if query else endpoint
@@ -115,7 +115,7 @@ class Affinity(NamedTuple):
 ANY_SERVER = Affinity()
 
 
-# Seconds in which an address that could not be reached comes last.
+# Seconds for which an unreachable address is tried last.
 REST_S = 2.0
 
 
@@ -125,8 +125,8 @@ class Endpoint:
 
     Attributes:
         url: Its environment endpoint.
-        connections: How many connections this process has there.
-        resting: Until when it comes last, by the monotonic clock.
+        connections: Number of this process's connections.
+        resting: Monotonic time until which it is tried last.
     """
 
     url: str
@@ -134,11 +134,11 @@ class Endpoint:
     resting: float = 0.0
 
     def opened(self) -> None:
-        """A connection is there, or on its way."""
+        """Counts a connection attempt."""
         self.connections += 1
 
     def closed(self) -> None:
-        """It is gone, or did not come about."""
+        """Counts its end or failure."""
         self.connections -= 1
 
     def failed(self) -> None:
@@ -155,7 +155,7 @@ class Endpoints:
     """The servers of a client, which serve the same environment.
 
     Args:
-        base_urls: Their addresses, in every form that a single one may have.
+        base_urls: Their addresses, in any form that `websocket_url` takes.
 
     Raises:
         InvalidArgument: The list is empty.
@@ -170,10 +170,10 @@ class Endpoints:
             self.all = tuple(_known.setdefault(url, Endpoint(url)) for url in urls)
 
     def pick(self, tried: Collection[Endpoint] = ()) -> Endpoint | None:
-        """The one with the fewest connections of this process; None where all were tried.
+        """The server with the fewest connections of this process; None if all were tried.
 
-        Those that could not be reached a moment ago come last. Among equals, chance decides: many processes that
-        begin together do not all begin with the same one.
+        Servers that could not be reached a moment ago come last. Ties are broken at random, so that processes that
+        start together do not all choose the same one.
         """
         now = time.monotonic()
         left = [endpoint for endpoint in self.all if endpoint not in tried]
@@ -184,7 +184,7 @@ class Endpoints:
         )
 
     def at(self, url: str) -> Endpoint | None:
-        """The one with an address."""
+        """The server of a URL."""
         return next((endpoint for endpoint in self.all if endpoint.url == url), None)
 
 

@@ -53,12 +53,12 @@ class LaunchMixin:
         Args:
             image: Name of the image.
             provider: A `ContainerProvider`; None takes Docker on this machine, its swarm with `replicas`.
-            kwargs: Arguments of this class go to it, `ready_timeout_s` is how long the server has to become ready,
-                and all others (`port`, `env_vars`, ...) go to the provider.
+            kwargs: Arguments of this class; `ready_timeout_s`, the seconds that the server has to become ready; all
+                others (`port`, `env_vars`, ...) go to the provider.
 
         Raises:
             LaunchFailed: The container did not start; with the end of its log.
-            NotReady: It was not ready in its time.
+            NotReady: It was not ready in time.
             MissingExtra: The provider needs a package that is not installed.
         """
         return cls._launched("from_docker_image", image, provider, **kwargs)
@@ -69,8 +69,8 @@ class LaunchMixin:
 
         Args:
             repo_id: Its name there, `owner/name`.
-            use_docker: Whether it runs in its container; without, it is installed and run by uv.
-            provider: What runs it; None takes Docker or uv.
+            use_docker: Whether it runs in its container; False: uv installs and runs it.
+            provider: Runs it; None takes Docker or uv.
             kwargs: As for `from_docker_image`; `tag` is the image's, `latest` by default.
         """
         return cls._launched("from_env", repo_id, use_docker, provider, **kwargs)
@@ -89,12 +89,12 @@ class LaunchMixin:
 
     @classmethod
     def _launched(cls, function: str, *args: Any, **kwargs: Any) -> Self:
-        """What a function of `openenv.providers` makes of this class."""
+        """Calls a function of `openenv.providers` with this class."""
         return cast("Self", getattr(launch(), function)(cls, *args, **kwargs))
 
 
 def launch() -> Any:
-    """The package `openenv.providers`, by its name, since it stands above client, server and providers."""
+    """The package `openenv.providers`, imported by name since it is in a higher layer."""
     return importlib.import_module("openenv.providers")
 
 
@@ -105,7 +105,7 @@ T = TypeVar("T")
 class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
     """Drives one session of an environment, wherever it is served.
 
-    Give the types of your environment and nothing else is needed::
+    It needs only the types of your environment::
 
         class CounterEnv(EnvClient[CounterAction, CounterObservation, State]):
             pass
@@ -117,33 +117,32 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
     `CounterEnv(...).sync()` is the same client for code that does not await. `from_docker_image`, `from_env` and
     `from_hub` start the server as well, and closing their client stops it.
 
-    The connection is made by the first call. Calls made at the same time are executed in their order, one after the
-    other. A connection that is lost is made again, and the call that has no reply is repeated under its number, so
-    that it is executed once: callers notice no more than the time. When the session is not to be had any more (the
-    server's `resume_window_s` or the call's own time is over, or its worker process has died), they get
-    `SessionLost`, and `reset` starts a new one. With a server that cannot resume (protocol v1, or a window of 0),
-    the session is lost with the connection.
+    The first call connects. Concurrent calls are executed one after the other, in order. A lost connection is made
+    again, and the call without a reply is repeated under its number, so that it is executed once: callers only notice
+    a delay. When the session cannot come back (the server's `resume_window_s` or the call's own time is over, or its
+    worker process has died), they get `SessionLost`, and `reset` starts a new one. With a server that cannot resume
+    (protocol v1, or a window of 0), the session is lost with the connection.
 
     Args:
-        base_url: `http(s)://` or `ws(s)://` URL of the server, or `host:port`; a list of servers that do the same:
-            each connection goes to the one with the fewest of this process, or to the next where it is not to be had.
+        base_url: `http(s)://` or `ws(s)://` URL of the server, or `host:port`; or a list of equivalent servers:
+            each connection goes to the one with the fewest of this process, or to the next if that cannot be reached.
         connect_timeout_s: Seconds for connecting.
-        message_timeout_s: Seconds for each call, for the server to keep (protocol v2), which stops the work then
-            where it can; None waits forever.
+        message_timeout_s: Seconds for each call; None waits forever. With protocol v2, the server enforces it
+            and stops the work if it can.
         max_message_size_mb: Largest message sent or accepted.
         websocket_ping_interval_s: Seconds of silence before the server is pinged; None or 0 turns it off.
         websocket_ping_timeout_s: Seconds without an answer before the connection counts as lost.
-        provider: What runs the server, to be stopped with this client; without `base_url`, a `RuntimeProvider`
-            that is started by the first call.
-        mode: "simulation", or "production" for a server that lets clients call tools only; None takes that of
-            OPENENV_CLIENT_MODE, if there is one, and else simulation.
+        provider: Runs the server, which stops with this client; without `base_url`, a `RuntimeProvider` that the
+            first call starts.
+        mode: "simulation", or "production" for a server that lets clients call tools only; None takes
+            OPENENV_CLIENT_MODE, or simulation if that is not set.
         headers: HTTP headers for the handshake.
-        api_key: Key to show to the server; None takes that of the provider or of OPENENV_API_KEY, if there is one.
-        strict: A seed that the environment cannot take (`SeedIgnored`), and types of this class that do not fit the
-            server's (`SchemaMismatch`), are errors and not only warnings.
+        api_key: API key for the server; None takes that of the provider or of OPENENV_API_KEY, if any.
+        strict: Raise errors instead of warnings for a seed that the environment ignores (`SeedIgnored`) and for types
+            that do not fit the server's (`SchemaMismatch`).
         wait_s: Seconds that the server may let a new session wait for a free slot, on top of `message_timeout_s`;
             None leaves that to the server. (Protocol v2.)
-        record: Folder into which this client records its episodes (docs/recording.md); None: it does not.
+        record: Folder into which this client records its episodes (docs/recording.md); None for no records.
         app: An app made by `create_app`, to step its environment in this process without a socket.
         env: An `Environment` class, or a `functools.partial` of one: an app of it, stepped in this process.
     """
@@ -158,7 +157,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
 
     @classmethod
     def _checked_types(cls) -> tuple[Any, Any, Any]:
-        """Types of action, observation and state to compare; None where a subclass overrides the hook."""
+        """Types of action, observation and state to compare; None if a subclass overrides the hook."""
         arguments = type_arguments(cls, EnvClient)
         action = arguments[0] if len(arguments) == 3 and cls._step_payload is EnvClient._step_payload else None
         # The client may send actions of a subclass of the declared one.
@@ -220,8 +219,8 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
 
     @property
     def base_url(self) -> str | None:
-        """The server's address as it was given, without a slash at its end; of several, the first one's. None for an
-        app, or before its start."""
+        """The server's address as given, without a trailing slash; the first of several. None for an app, or before
+        its start."""
         return self._base_url
 
     # Existing code calls these without await: they block without a running event loop, and inside `with`.
@@ -230,7 +229,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         """Connects now instead of with the first call.
 
         Raises:
-            ConnectionFailed: No server there, or none that answers in time (`ConnectTimeout`).
+            ConnectionFailed: No server answers, or not in time (`ConnectTimeout`).
             SchemaMismatch: With `strict`: the types of this class do not fit the server's.
         """
         return self._offered(self._connect_async())
@@ -243,8 +242,8 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
 
         Raises:
             ServerFull: No slot is free, or none came free in time (`QueueTimeout`).
-            Unauthorized: The server wants another key (`api_key`), or one at all.
-            SeedIgnored: With `strict`, and a seed: the environment takes none. The episode has begun all the same.
+            Unauthorized: The server needs a valid API key (`api_key`).
+            SeedIgnored: With `strict`: the environment ignores the given seed. The episode has begun anyway.
             EnvironmentFailed: The environment could not be made (`FactoryFailed`), or raised (`StepFailed`), or
                 did not answer in time (`StepTimeout`).
             ConnectionFailed: The server cannot be reached.
@@ -252,7 +251,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         return self._offered(self._reset_async(kwargs))
 
     def step(self, action: ActT, *, timeout_s: float | None = None, **kwargs: Any) -> Awaitable[StepResult[ObsT]]:
-        """Does one action.
+        """Takes one step.
 
         Args:
             action: The action.
@@ -262,8 +261,8 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         Raises:
             InvalidAction: The server does not accept the action; `error.data["errors"]` says why.
             SessionLost: The session is gone, and its episode with it.
-            StepTimeout: It did not end in time. What becomes of the session is up to where the environment runs: an
-                asynchronous one goes on, one on a thread is lost, one in a process of its own needs a reset.
+            StepTimeout: It did not end in time. The session depends on where the environment runs: an asynchronous
+                one goes on, one on a thread is lost, one in its own process needs a reset.
             EnvironmentFailed, ConnectionFailed: As for `reset`.
         """
         return self._offered(self._step_async(action, timeout_s))
@@ -275,42 +274,42 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
     def fork(self, wait_s: float | None = None) -> Awaitable[Self]:
         """Another client with a copy of this session: the same episode, which goes on independently.
 
-        It has a slot of the server, and a connection, and is to be closed by itself. This session goes on untouched;
-        its calls wait until the fork is there. Needs protocol v2.
+        It takes a slot of the server and its own connection; close it separately. This session does not change;
+        its calls wait until the fork exists. Needs protocol v2.
 
         Args:
             wait_s: Seconds that it may wait for a free slot; None leaves that to the server.
 
         Raises:
             NotForkable: The state of this environment cannot be copied; the message says what its class needs.
-            CapacityError: There is no slot, or none came free in time.
+            CapacityError: No slot is free, or none came free in time.
             UsageError: The server cannot fork.
             SessionLost, ConnectionFailed: As for `step`.
         """
         return self._offered(self._fork_async(wait_s, self._message_timeout_s))
 
     def restore(self, source: EnvClient[ActT, ObsT, StateT] | SyncEnvClient[ActT, ObsT, StateT]) -> Awaitable[None]:
-        """Goes on from where another session is, which stays there. What this one was doing is forgotten.
+        """Replaces this session's state with a copy of another session's.
 
         Args:
-            source: A fork of this client's session, or the one that it was forked from, or another fork of that: on
-                the same worker process. Its calls should have ended; the server waits for one that has arrived.
+            source: A fork of this client's session, the one that it was forked from, or another fork of that, on the
+                same worker process. Its calls should have ended; the server waits for one that has arrived.
 
         Raises:
             NotForkable: The state of that environment cannot be copied.
-            UsageError: It has no session, is this client itself, or is on another server or worker process.
+            UsageError: `source` has no session, is this client, or is on another server or worker process.
             SessionLost, ConnectionFailed, StepTimeout: As for `step`.
         """
         other = source.async_client if isinstance(source, SyncEnvClient) else source
         return self._offered(self._restore_async(other, self._message_timeout_s))
 
     def tasks(self, split: str | None = None) -> Awaitable[Tasks]:
-        """What there is to train or to test on: `len(tasks)`, `tasks[3]`, `tasks[10:20]`, `tasks.splits()`.
+        """The tasks to train or test on: `len(tasks)`, `tasks[3]`, `tasks[10:20]`, `tasks.splits()`.
 
-        An episode of one of them begins with `reset(split=tasks.split, index=3)`, where the environment takes that.
+        `reset(split=tasks.split, index=3)` begins an episode of one, if the environment takes these arguments.
 
         Args:
-            split: Which tasks; None: those named `train`, or the first split.
+            split: Name of the split; None takes `train`, else the first.
 
         Raises:
             UsageError: There is no such split, or the environment has no tasks.
@@ -326,7 +325,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         return self._offered(self._close())
 
     def disconnect(self) -> Awaitable[None]:
-        """Ends the session and the connection, and nothing else; a later `reset` connects anew."""
+        """Ends only the session and the connection; a later `reset` connects anew."""
         return self._offered(self._disconnect_async())
 
     def new_session(self) -> Awaitable[Self]:
@@ -428,7 +427,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
 
 
 def _read(parse: Callable[[dict[str, Any]], T], payload: dict[str, Any]) -> T:
-    """Parses a reply. Raises `ProtocolViolation` where the parsing of a subclass fails."""
+    """Parses a reply. Raises `ProtocolViolation` if the parsing of a subclass fails."""
     try:
         return parse(payload)
     except MISREADINGS as fault:
@@ -436,7 +435,7 @@ def _read(parse: Callable[[dict[str, Any]], T], payload: dict[str, Any]) -> T:
 
 
 def _adapter(cls: Any) -> TypeAdapter[Any] | None:
-    """None for types that leave their contents open, as `dict[str, Any]` and Any."""
+    """None for types with open contents, such as `dict[str, Any]` and Any."""
     return None if cls is Any or (get_origin(cls) or cls) is dict else TypeAdapter(cls)
 
 
@@ -450,12 +449,12 @@ class GenericAction(dict[str, Any]):
 class GenericEnvClient(EnvClient[dict[str, Any], dict[str, Any], dict[str, Any]]):
     """Takes actions as mappings (or models) and returns observations and states as dicts.
 
-    The server still validates every action; `GET /schema` says what it takes.
+    The server still validates every action; `GET /schema` has its schema.
     """
 
 
 class ClientOptions(TypedDict, total=False):
-    """The arguments of `EnvClient` beside `base_url`."""
+    """The arguments of `EnvClient` except `base_url`."""
 
     connect_timeout_s: float
     message_timeout_s: float | None
@@ -473,7 +472,7 @@ class ClientOptions(TypedDict, total=False):
     env: Any
 
 
-# With what a client gives that knows no types.
+# The defaults are for a client without types.
 SyncActT = TypeVarWithDefault("SyncActT", default=dict[str, Any])
 SyncObsT = TypeVarWithDefault("SyncObsT", default=dict[str, Any])
 SyncStateT = TypeVarWithDefault("SyncStateT", default=dict[str, Any])
@@ -481,30 +480,30 @@ SyncStateT = TypeVarWithDefault("SyncStateT", default=dict[str, Any])
 
 @lru_cache
 def _client_class(name: str, types: tuple[Any, ...]) -> type[EnvClient[Any, Any, Any]]:
-    """The client class of an environment's types; one for each, since the check of schemas warns once for a class."""
+    """The client class of an environment's types, cached because the schema check warns once per class."""
     generic: Any = EnvClient
     return new_class(name, (generic[types],))
 
 
 class SyncEnvClient(LaunchMixin, Generic[SyncActT, SyncObsT, SyncStateT]):
-    """`EnvClient` without `await`; it may be used from any thread, and inside a running event loop too::
+    """`EnvClient` without `await`, for any thread, also inside a running event loop::
 
         with SyncEnvClient(base_url="http://localhost:8000") as env:
             result = env.reset(seed=1)
             result = env.step({"by": 2})
             print(result.observation["total"])
 
-    Actions, observations and states are dicts then. With the types of an environment they are its models; a client
-    class of the environment has them already, and `CounterEnv(...).sync()` is the same::
+    Actions, observations and states are then dicts. With the types of an environment they are its models; a client
+    class of the environment has them already, so `CounterEnv(...).sync()` is the same::
 
         class SyncCounterEnv(SyncEnvClient[CounterAction, CounterObservation, State]):
             pass
 
-    It takes the arguments of `EnvClient`; or `async_client` alone, a client to drive in place of a new one. Both
-    share one session then.
+    It takes the arguments of `EnvClient`, or only `async_client`, an existing client to drive. Both then share
+    one session.
 
     Raises:
-        InvalidArgument: As for `EnvClient`; or there are arguments beside `async_client`, which has its own.
+        InvalidArgument: As for `EnvClient`; or other arguments are given with `async_client`.
     """
 
     _async_class: ClassVar[type[EnvClient[Any, Any, Any]]] = GenericEnvClient
@@ -541,7 +540,7 @@ class SyncEnvClient(LaunchMixin, Generic[SyncActT, SyncObsT, SyncStateT]):
 
     @property
     def async_client(self) -> EnvClient[SyncActT, SyncObsT, SyncStateT]:
-        """The client behind this one."""
+        """The wrapped client."""
         return self._client
 
     def connect(self) -> Self:
@@ -555,7 +554,7 @@ class SyncEnvClient(LaunchMixin, Generic[SyncActT, SyncObsT, SyncStateT]):
 
     def step(self, action: SyncActT, *, timeout_s: float | None = None, **kwargs: Any) -> StepResult[SyncObsT]:
         """See `EnvClient.step`."""
-        if timeout_s is not None:  # a subclass may know of none
+        if timeout_s is not None:  # a subclass may not take it
             kwargs["timeout_s"] = timeout_s
         return self._client.waited(self._client.step, action, **kwargs)
 
@@ -600,7 +599,7 @@ class SyncEnvClient(LaunchMixin, Generic[SyncActT, SyncObsT, SyncStateT]):
 
     def __getattr__(self, name: str) -> Any:
         """The attributes of the client's subclass; its methods block."""
-        if name == "_client" or name.startswith("__"):  # asked for in a copy that is still empty
+        if name == "_client" or name.startswith("__"):  # read on a copy that is still empty
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         found = getattr(self._client, name)
         if not (inspect.ismethod(found) or inspect.iscoroutinefunction(found)):
@@ -615,7 +614,7 @@ class SyncEnvClient(LaunchMixin, Generic[SyncActT, SyncObsT, SyncStateT]):
     def __enter__(self) -> Self:
         try:
             return self.connect()
-        except BaseException as error:  # as in the block of the client itself
+        except BaseException as error:  # as in `EnvClient.__aenter__`
             with add_cleanup_note(error):
                 self.close()
             raise

@@ -52,7 +52,7 @@ _GATEWAY_ERRORS = frozenset(
 
 
 def handshake_error(url: str, error: WSHandshakeError) -> OpenEnvError | None:
-    """The error for an answer about keys, or from a gateway that reaches no server; None for another one."""
+    """The error for an answer about keys, or from a gateway that reaches no server; None for others."""
     if error.response is None:
         return None
     if error.response.status in _GATEWAY_STATUSES:
@@ -89,8 +89,8 @@ def redirect_target(url: str, headers: Headers, error: WSHandshakeError) -> tupl
     """The address that an answer redirects to, and the headers for it: another server gets no key.
 
     Raises:
-        WSHandshakeError: It is no redirect.
-        ConnectionFailed: It leads from an encrypted address to one that is not.
+        WSHandshakeError: Not a redirect.
+        ConnectionFailed: It leads from an encrypted to an unencrypted address.
     """
     location = None
     if error.response is not None and error.response.status in _REDIRECTS:

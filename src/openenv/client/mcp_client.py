@@ -31,7 +31,7 @@ CAPACITY = -32000
 
 
 class McpConnection(OneSessionConnection):
-    """Requests of tools and their replies. Takes arguments as its base does."""
+    """Tool requests and their replies. Takes arguments as its base does."""
 
     def __init__(self, max_message_bytes: int):
         super().__init__(max_message_bytes)
@@ -42,11 +42,11 @@ class McpConnection(OneSessionConnection):
         """The result of one request.
 
         Raises:
-            ToolFailed: The server could not do it.
+            ToolFailed: The server reports an error.
             StepTimeout: No reply in time; it is dropped when it comes.
             ServerFull: There is no session.
             MessageTooLarge: It is over the limit, and was not sent.
-            OpenEnvError: Another error of the server's, or why the connection has ended.
+            OpenEnvError: Another error of the server, or the connection's error.
         """
         if self.error is not None:
             raise self.error.with_traceback(None)
@@ -88,7 +88,7 @@ class McpConnection(OneSessionConnection):
 
 
 def rpc_error(tool: str, error: Any) -> OpenEnvError:
-    """The error that a JSON-RPC error stands for."""
+    """The `OpenEnvError` for a JSON-RPC error."""
     if not isinstance(error, Mapping):
         return ProtocolViolation(f"the server sent an error that is none: {error!r:.200}")
     message, data = str(error.get("message", "")), error.get("data")
@@ -118,7 +118,7 @@ class _ExtendedCallToolObservation(CallToolObservation):
 async def ask_session(
     client: EnvClient[Any, Any, Any], method: str, params: dict[str, Any], timeout_s: float | None
 ) -> dict[str, Any]:
-    """The `result` or `error` that the session of a client has for a JSON-RPC request. Raises as `EnvClient.step`."""
+    """The `result` or `error` of a JSON-RPC request to a client's session. Raises as `EnvClient.step`."""
     session = await client._open()
     return await session.call("mcp", {"method": method, "params": params}, timeout_s)
 
@@ -126,16 +126,16 @@ async def ask_session(
 class MCPClientBase(EnvClient[Any, Any, State]):
     """Lists the tools of an environment; `MCPToolClient` calls them too.
 
-    By default everything is one session: `reset`, `step`, and tools, each exactly once. A tool that is called is no
-    step: nothing counts it and it has no reward. `step(CallToolAction(...))` calls it as a step. With
-    `mode="production"` (or OPENENV_CLIENT_MODE), tools are all that there is: they are used by JSON-RPC at the `/mcp`
-    of the server, over a WebSocket that is one session, and `reset`, `step` and `state` raise `UsageError`.
+    By default `reset`, `step` and tool calls share one session, and each is executed exactly once. A tool call is not
+    a step: it is not counted and has no reward. `step(CallToolAction(...))` calls a tool as a step. With
+    `mode="production"` (or OPENENV_CLIENT_MODE) only tools are available: by JSON-RPC at the `/mcp` of the server,
+    over a WebSocket that is one session; `reset`, `step` and `state` raise `UsageError`.
 
     Args:
-        options: As `EnvClient`; those that may be given by position have another order here, which existing code has.
+        options: As for `EnvClient`, but positional ones have another order, which existing code uses.
 
     Attributes:
-        use_production_mode: False has `call_tool` call tools as steps, without their rewards.
+        use_production_mode: False makes `call_tool` call tools as steps, without reward.
     """
 
     use_production_mode: bool = True
@@ -172,7 +172,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         )
 
     def list_tools(self, use_cache: bool = True) -> Awaitable[list[Tool]]:
-        """The tools that there are.
+        """The available tools.
 
         Args:
             use_cache: Ask only once for each connection.
@@ -269,7 +269,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
             )
 
     async def _link(self, anew: bool = False) -> McpConnection:
-        """The connection to `/mcp`; with `anew`, a new one in place of one that has ended."""
+        """The connection to `/mcp`; `anew` replaces a connection that has ended."""
         link = self._mcp
         if link is not None and link.error is None:
             return link
@@ -312,25 +312,25 @@ class MCPToolClient(MCPClientBase):
         """Calls a tool: `call_tool("add", a=1, b=2)`. This is not a step of the episode.
 
         Args:
-            name: Of the tool.
-            arguments: For it, by name.
+            name: Name of the tool.
+            arguments: Its arguments.
 
         Returns:
-            The value that the tool returned, as JSON has it; the blocks of its content if it has no such value.
+            The tool's return value as JSON; its content blocks if it has no such value.
 
         Raises:
-            ToolFailed: It gave nothing; `error_type` says why.
+            ToolFailed: No result; `error_type` says why.
             OpenEnvError: As for `EnvClient.step`.
         """
         tool: Any = name[0] if len(name) == 1 else None
-        if not name and isinstance(arguments.get("name"), str):  # else an argument of the tool may be called so
+        if not name and isinstance(arguments.get("name"), str):  # else `name` may be an argument of the tool
             tool = arguments.pop("name")
         if tool is None:
             raise TypeError("call_tool takes the name of the tool, and its arguments by keyword")
         return self._offered(self._call_tool(tool, arguments))
 
     def get_tool(self, name: str) -> Awaitable[Tool | None]:
-        """One of the tools; None if there is none of that name."""
+        """The tool of that name; None if there is none."""
         return self._offered(self._get_tool(name))
 
     def has_tool(self, name: str) -> Awaitable[bool]:

@@ -14,7 +14,7 @@ from .endpoints import ANY_SERVER
 
 CLOSE_TIMEOUT_S = 2.0
 SUBPROTOCOL: str | None = "openenv.v2.msgpack"
-"""What both sides speak; None is protocol v1."""
+"""The protocol of both sides; None means v1."""
 
 
 class _ServerConversation(Protocol):
@@ -94,7 +94,7 @@ class _ServerEnd:
         self._transport.end(ConnectionLost(f"the server closed the conversation with code {code}"))
 
     def pause(self) -> None:
-        """The client waits for each reply: there is nothing to hold back."""
+        """Does nothing: the client waits for each reply."""
 
     def resume(self) -> None:
-        """Nothing was held back."""
+        """Does nothing."""

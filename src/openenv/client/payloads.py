@@ -17,7 +17,7 @@ from ..types import StepResult
 if TYPE_CHECKING:
     from .env_client import EnvClient
 
-# What a client's own parsing raises over a reply that was written for another client.
+# Errors of a client's own parsing when a reply was written for another client.
 MISREADINGS = (ValidationError, LookupError, TypeError, AttributeError)
 
 
@@ -26,7 +26,7 @@ def dump_action(action: Any) -> dict[str, Any]:
     if type(action) is dict:
         return action.copy()
     if isinstance(action, BaseModel):
-        # An empty metadata says nothing, and most actions have one.
+        # Most actions have an empty metadata, which is left out.
         empty = {"metadata"} if not getattr(action, "metadata", True) else None
         if not (empty and _is_text(type(action))) and _is_binary(action):
             return _fields(action, empty)
@@ -40,27 +40,27 @@ def dump_action(action: Any) -> dict[str, Any]:
 
 
 def _fields(action: BaseModel, empty: set[str] | None) -> dict[str, Any]:
-    """The fields, bytes and arrays as they are."""
+    """The fields; bytes and arrays unchanged."""
     fields: dict[str, Any] = fields_of(action)
     return {name: value for name, value in fields.items() if empty is None or name not in empty}
 
 
 @cache
 def _is_text(cls: type[BaseModel]) -> bool:
-    """Whether actions of a class hold neither bytes nor arrays, by their types, unless their metadata do."""
+    """Whether the types of a class's fields, except metadata, exclude bytes and arrays."""
     return set(_loose_fields(cls)) <= {"metadata"} and cls.model_config.get("extra") != "allow"
 
 
 @cache
 def _loose_fields(cls: type[BaseModel]) -> tuple[str, ...]:
-    """The fields that may hold bytes or arrays by their types; none for a class with its own forms in JSON."""
+    """The fields that may hold bytes or arrays, by type; empty for a class with its own JSON forms."""
     if has_own_forms(cls):
         return ()
     return tuple(name for name, field in cls.model_fields.items() if not is_tight(field.annotation))
 
 
 def _is_binary(action: BaseModel) -> bool:
-    """Whether an action holds bytes or arrays, which are not made into text before it is known how they travel."""
+    """Whether an action holds bytes or arrays, which are encoded only when the protocol is known."""
     values, more = action.__dict__, action.__pydantic_extra__
     return any(holds_binary(values.get(name)) for name in _loose_fields(type(action))) or (
         bool(more) and holds_binary(more)
@@ -80,10 +80,10 @@ def parse_observation(adapter: TypeAdapter[Any] | None, payload: Mapping[str, An
         payload: `observation`, `reward`, `done` and perhaps `metadata`, `truncated`, `terminated`.
 
     Raises:
-        ProtocolViolation: The payload is no such observation; the message says where.
+        ProtocolViolation: The payload does not fit; the message says where.
     """
     fields = payload.get("observation")
-    if type(fields) is not dict and not isinstance(fields, Mapping):  # asking for a mapping is slow
+    if type(fields) is not dict and not isinstance(fields, Mapping):  # the check for Mapping is slow
         raise ProtocolViolation(f"a reply without an observation: {dict(payload)!r:.200}")
     reward, done = payload.get("reward"), payload.get("done", False)
     if done is None:
@@ -100,7 +100,7 @@ def parse_observation(adapter: TypeAdapter[Any] | None, payload: Mapping[str, An
 
 
 def parse_state(adapter: TypeAdapter[Any] | None, payload: Mapping[str, Any]) -> Any:
-    """A reply to state as the client's state type. Raises `ProtocolViolation` where it does not fit."""
+    """A reply to state as the client's state type. Raises `ProtocolViolation` if it does not fit."""
     return payload if adapter is None else _validate(adapter, payload)
 
 
@@ -128,7 +128,7 @@ def misread_error(parse: Callable[..., Any], fault: Exception) -> ProtocolViolat
     return ProtocolViolation(f"{hook} cannot read the server's reply ({advice}): {type(fault).__name__}: {fault}")
 
 
-# Warnings that were given: class of the error, class of the client, server.
+# Warnings already given: class of the error, class of the client, server.
 _warned: set[tuple[type, type, str | int]] = set()
 
 
@@ -148,10 +148,10 @@ def check_seed(client: EnvClient[Any, Any, Any], arguments: Mapping[str, Any], r
     Args:
         client: The client.
         arguments: The arguments of the reset.
-        reply: Its reply as the wire has it, or anything else in place of one.
+        reply: Its reply in wire form; anything but a mapping is ignored.
 
     Raises:
-        SeedIgnored: The client is strict. Another one warns, once for its class and server.
+        SeedIgnored: The client is strict. Others warn once for each class and server.
     """
     if arguments.get("seed") is None or not isinstance(reply, Mapping):
         return

@@ -17,12 +17,12 @@ from .._exceptions import keep_running
 from ..errors import UsageError
 
 T = TypeVar("T")
-# Seconds for clients that were left open when the process ends.
+# Seconds for closing the clients that are open when the process ends.
 EXIT_TIMEOUT_S = 3.0
 
 
 class Portal:
-    """An event loop on a thread of its own.
+    """An event loop on its own thread.
 
     Attributes:
         loop: The event loop.
@@ -96,7 +96,7 @@ def close_with_portal(client: LoopBound, loop: asyncio.AbstractEventLoop) -> Non
 
 
 def check_other_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Raises `UsageError` on the very loop that a synchronous call would have to wait for."""
+    """Raises `UsageError` on the loop that a synchronous call would wait for."""
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
@@ -111,7 +111,7 @@ def run_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
     An interrupt (Ctrl-C) cancels the coroutine.
 
     Raises:
-        UsageError: The loop is this thread's own, which would wait for itself.
+        UsageError: The loop runs on this thread, which would wait for itself.
     """
     try:
         check_other_loop(loop)
@@ -172,7 +172,7 @@ class LoopBound:
         return run_on(self._claim(portal().loop), call)
 
     def waited(self, method: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of a method of this client, which may return it or a coroutine, for a thread that may wait.
+        """The result of a method that returns it or a coroutine of it, for a thread that may wait.
 
         Raises:
             UsageError: On the event loop of the connection, which would wait for itself.
@@ -182,21 +182,21 @@ class LoopBound:
         return cast("T", self.settled(method(*args, **kwargs)))
 
     def settled(self, given: Any) -> Any:
-        """The result of a coroutine; anything else as it is."""
+        """The result of a coroutine; other values unchanged."""
         return self.blocking(given) if iscoroutine(given) else given
 
     async def _close(self) -> None:
         raise NotImplementedError
 
     def _cut(self, reason: str) -> None:
-        """Takes the loss of the event loop, and of the connection with it."""
+        """Handles the loss of the event loop and its connection."""
         raise NotImplementedError
 
     def _offered(self, call: Coroutine[Any, Any, T]) -> Awaitable[T]:
         """A coroutine for a caller that can await, else its result."""
         try:
             running = asyncio.get_running_loop()
-            # A coroutine that a block has begun, as one of a subclass, must not wait for its own loop.
+            # A coroutine that the `with` block runs, such as a subclass's, must not wait for its own loop.
             blocking = self._blocking and self._loop is not running
         except RuntimeError:
             blocking = True

@@ -19,7 +19,7 @@ from .session import ResumableSession
 from .vector_sessions import EnvSlot
 
 _recorders: dict[Path, Recorder] = {}
-# By session, for those that go on from one another.
+# By session, so that a restore finds its source.
 _taps: WeakValueDictionary[str, Tap] = WeakValueDictionary()
 
 
@@ -40,12 +40,12 @@ def subject_of(end: object) -> Subject:
 
 
 class RecordedClientSession:
-    """The session of a lone client, with a record of it.
+    """The session of a single client, with its record.
 
     Args:
         session: The session that makes the calls.
         end: Its first connection.
-        folder: Where the record goes.
+        folder: Folder of the record.
     """
 
     def __init__(self, session: ClientSession, end: ClientConnectionV2 | ClientConnectionV1, folder: Path):
@@ -59,11 +59,11 @@ class RecordedClientSession:
 
     @property
     def place(self) -> Source:
-        """Where it stands, for another one that goes on from there."""
+        """The current position, for a session that continues here."""
         return self._tap.place
 
     def continue_from(self, source: Source) -> None:
-        """It has begun with the state of another one."""
+        """Notes that its state is another session's."""
         self._tap.continue_from(source)
 
     @property
@@ -96,7 +96,7 @@ class RecordedClientSession:
             _ask(tap, kind, data)
         else:
             tap.do(action_of(tool["name"], tool["arguments"]), DIRECT_CALL)
-        asked, tap.asked = tap.asked, None  # others may ask meanwhile
+        asked, tap.asked = tap.asked, None  # other calls may follow meanwhile
         assert asked is not None
         try:
             payload = await self._session.call(kind, data, timeout_s)
@@ -120,10 +120,10 @@ class RecordedClientSession:
 
 
 class VectorRecord:
-    """Records the environments of a vector, whose `VectorState` tells it of each call and each reply.
+    """Records the environments of a vector; its `VectorState` reports each call and each reply.
 
     Args:
-        folder: Where the record goes.
+        folder: Folder of the record.
         num_envs: How many environments.
     """
 
@@ -133,12 +133,12 @@ class VectorRecord:
         self._tail = b""
 
     def asked(self, slots: Sequence[EnvSlot]) -> None:
-        """The next calls of some environments are sent."""
+        """Records the next calls of environments."""
         for slot in slots:
             _ask(self._taps[slot.index], slot.kind, slot.contents)
 
     def settled(self, slot: EnvSlot, reply: Payload | OpenEnvError) -> None:
-        """The call of an environment has its reply, or an error in place of one."""
+        """Records the reply to an environment's call, or its error."""
         tap = self._taps[slot.index]
         asked = tap.asked
         if asked is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("openenv.client")
 
-# The contracts of classes, and where they differ from the server's with some hashes.
+# Contracts by class, and known differences from servers by the hashes of both.
 _declared: WeakKeyDictionary[type, Contract] = WeakKeyDictionary()
 _found: dict[tuple[Any, ...], Difference | None] = {}
 MOST_FOUND = 1000
@@ -30,7 +30,7 @@ def schema_check_of(
 ) -> Callable[[ClientConnectionV2], Awaitable[None]] | None:
     """Compares the types of a client's class with the hashes in its server's hello.
 
-    Parts that the class reads or writes itself are left out: the action, where it overrides `_step_payload`.
+    Parts that the class reads or writes itself are left out: the action, if it overrides `_step_payload`.
     Older servers send no hashes; then nothing is compared.
 
     Args:

@@ -47,7 +47,7 @@ LONGEST_WINDOW_S = 86_400.0
 
 
 class Resumption:
-    """How the sessions of a connection come back after its end.
+    """Resumes the sessions of a lost connection.
 
     Args:
         dial: Opens a connection.
@@ -73,19 +73,19 @@ class Resumption:
         tokens: Callable[[], Mapping[str, str]],
         on_event: Callable[[str, Payload], None],
     ) -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
-        """Connects and attaches, again and again until the window is over.
+        """Connects and attaches; retries until the window is over.
 
         Args:
             lost: The link that has ended.
-            tokens: What the sessions are attached with, asked for with each attempt.
-            on_event: Hears events of sessions, from before they are attached.
+            tokens: Returns the tokens of the sessions; called with each attempt.
+            on_event: Gets events of sessions, also before they are attached.
 
         Returns:
-            The new link, and what its server says of each session. Nothing was awaited since it was known to
-            be up. A caller who is cancelled leaves neither a connection nor those sessions.
+            The new link, and its server's answer for each session. Nothing was awaited since the link was known
+            to be up. If the caller is cancelled, neither a connection nor those sessions remain.
 
         Raises:
-            SessionLost: It is not to be had any more, and why.
+            SessionLost: They cannot come back, and why.
         """
         window, cause = self.window_s(lost), lost.error
         reason: OpenEnvError | None = None
@@ -122,7 +122,7 @@ class Resumption:
         try:
             try:
                 await end.greeting(self._patience_s)
-            except ProtocolViolation as silence:  # a bad network may be good in a moment
+            except ProtocolViolation as silence:  # a bad network may recover
                 raise ConnectTimeout(silence.message) from silence
             asked = tokens()
             end.on_event = on_event
@@ -156,7 +156,7 @@ class Resumption:
         if link.error is not None:
             raise ConnectionLost(f"the connection ended again: {link.error.message}") from link.error
         for verdict in verdicts.values():
-            if isinstance(verdict, CapacityError):  # not now
+            if isinstance(verdict, CapacityError):  # no room now
                 raise verdict
         return verdicts
 
@@ -165,7 +165,7 @@ _GONE = (SessionLost, UnknownSession, SequenceError)
 """Replies that end a session. (After a `SequenceError` it is unknown which calls were executed.)"""
 _CONTENTS = {"reset": "kwargs", "step": "action"}
 _TIMED = frozenset({"reset", "step", "mcp"})
-# What callers want of a reply.
+# The part of a reply that callers get.
 _PARTS = {"state": "state", "mcp": "reply"}
 _UNCOUNTED = frozenset({"state", "fork", "tasks"})
 
@@ -184,7 +184,7 @@ class SessionRef(NamedTuple):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ClientSessionState:
-    """What a client knows of one of its sessions.
+    """A client's record of one session.
 
     Attributes:
         session: Its id; None if there is no session.
@@ -281,7 +281,7 @@ class SessionGroup(Generic[S]):
             self._finish(error)
 
     async def _return(self) -> None:
-        """Goes on with the sessions on another connection."""
+        """Resumes the sessions on another connection."""
 
         def tokens() -> dict[str, str]:
             return {session: state.token for session, state in self._sessions.items()} | self._unwanted
@@ -331,14 +331,14 @@ class SessionGroup(Generic[S]):
         sessions, self._sessions = self._sessions, {}
         self._end_calls(list(sessions.values()), error)
 
-    # What the subclasses do.
+    # For the subclasses.
 
     def _take_last(self, state: S, reply: Payload) -> None:
         """Takes the reply to the last counted call of a session, which may have come before."""
         raise NotImplementedError
 
     def _repeat(self, states: Sequence[S]) -> None:
-        """Goes on with sessions that are back: opens those that were not open, and repeats calls without a reply."""
+        """Continues sessions that are back: opens those that were not open, and repeats calls without a reply."""
         raise NotImplementedError
 
     def _lose(self, state: S, error: OpenEnvError) -> None:
@@ -376,16 +376,16 @@ class _PendingCall(asyncio.Future[Payload]):
 
 
 class ResumableSession(SessionGroup[ClientSessionState]):
-    """The session of an `EnvClient` (a `ClientSession`): a group of one. When it ends, so does its link.
+    """The session of an `EnvClient` (a `ClientSession`): a group of one. Its link ends with it.
 
-    Its `open` is sent at once and not waited for, so the first call follows at once. After that, one call at a time
-    is without a reply. The next call is sent after that reply, also when the caller of the one before has left.
+    Its `open` is sent without waiting for the reply, so the first call follows at once. After that, each call waits
+    for the reply to the one before, also if the caller of that one has left.
 
     Args:
         link: The connection.
         resumption: Makes it again.
         wait_s: Seconds that the server may let it wait for a free slot; None leaves that to the server.
-        ref: The session, which is attached to the link; None: one is opened.
+        ref: A session to attach to the link; None opens one.
     """
 
     def __init__(
@@ -415,14 +415,14 @@ class ResumableSession(SessionGroup[ClientSessionState]):
         return self
 
     async def fork(self, wait_s: float | None, timeout_s: float | None) -> SessionRef:
-        """Has the server open a session that goes on from where this one is, when it is the fork's turn.
+        """Has the server open a session with a copy of this one's state, when it is the fork's turn.
 
         Args:
             wait_s: Seconds that it may wait for a free slot; None leaves that to the server.
-            timeout_s: As for `call`, without those.
+            timeout_s: As for `call`, without `wait_s`.
 
         Returns:
-            The new session, which is one of this connection until another one attaches to it.
+            The new session; it belongs to this connection until another attaches to it.
         """
         ref = SessionRef(new_secret(), new_secret())
         fields: Payload = {"new": ref.session, "token": ref.token}
@@ -442,7 +442,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
 
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> Payload:
         if self.error is not None:
-            # Without a traceback: that of the one error would grow with every call it is raised for.
+            # Without a traceback, which would grow with each call that raises this same error.
             raise self.error.with_traceback(None) if self._refused else session_lost(self.error)
         due = None
         if timeout_s is not None:
@@ -468,7 +468,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
         return part
 
     async def aclose(self) -> None:
-        # On another loop, its own is gone, and what can be said about that connection is in `error`.
+        # If another loop runs, the connection is gone with its own, and `error` has the reason.
         if self.loop is asyncio.get_running_loop():
             await super().aclose()
 
@@ -530,7 +530,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
         except (OpenEnvError, ValueError) as error:
             if self.link.error is not None:
                 self._underway = False
-                return  # it goes when there is a link again, or hears why there is none
+                return  # the next link sends it, or it fails with the reason that there is none
             self._over()
             if call.seq:
                 self._state.seq -= 1
@@ -546,7 +546,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
         if not call.done():
             late = f"no reply to {call.kind} within {timeout_s:g} s (message_timeout_s)"
             call.set_exception(call_timeout(late, self.link))
-            if not call.seq:  # no deadline of the server's stops it
+            if not call.seq:  # the server has no deadline for it
                 self._withdraw(call)
 
     # The life of the session.
@@ -558,7 +558,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
         self._state.opened = True
 
     def _on_refused(self, error: OpenEnvError) -> None:
-        if self.link.error is None:  # else it is no answer
+        if self.link.error is None:  # else the link failed: not an answer
             self._refused = True
             self._finish(error)
 

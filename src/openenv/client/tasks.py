@@ -28,7 +28,7 @@ _NO_TASKS = 501
 async def ask_by_http(
     client: EnvClient[Any, Any, Any], method: str, arguments: Mapping[str, Any], timeout_s: float | None
 ) -> Any:
-    """Asks the server of a client, as `POST /{env}/{route}`.
+    """Asks a client's server by `POST /{env}/{route}`.
 
     Raises:
         UsageError: The environment has no tasks, or not these.
@@ -83,10 +83,10 @@ _AT_A_TIME = 100
 
 
 class Tasks:
-    """The tasks of a split, from 0 on: fetched when they are used, and not kept.
+    """The tasks of a split, numbered from 0: fetched when used, and not cached.
 
-    Each is the environment's own description of the task, as JSON has it. As the methods of the client do, these
-    await in a running event loop and block without one.
+    Each is the environment's own description of the task, as JSON. Like the methods of the client, these await in
+    a running event loop and block without one.
 
     Attributes:
         split: Their split.
@@ -108,7 +108,7 @@ class Tasks:
     def __getitem__(self, which: slice) -> Awaitable[list[Any]]: ...
 
     def __getitem__(self, which: int | slice) -> Awaitable[Any]:
-        """One of them, or a range, counted from the end too. Raises `IndexError` for one that is not there."""
+        """A task or a slice; negative indices count from the end. Raises `IndexError` if out of range."""
         if isinstance(which, slice):
             return self._client._offered(self._range(range(self._count)[which]))
         number = as_index(which)
@@ -129,7 +129,7 @@ class Tasks:
                 yield task
 
     def splits(self) -> Awaitable[list[dict[str, Any]]]:
-        """All splits there are, each with its `name` and `type` (train, validation or test)."""
+        """All splits, each with its `name` and `type` (train, validation or test)."""
         return self._client._offered(_splits(self._client, self._timeout_s))
 
     async def _range(self, wanted: range) -> list[Any]:
@@ -150,7 +150,7 @@ class SyncTasks:
     """`Tasks` without `await`.
 
     Args:
-        tasks: What it asks; both are of one session.
+        tasks: The wrapped `Tasks`; same session.
     """
 
     def __init__(self, tasks: Tasks):
@@ -178,7 +178,7 @@ class SyncTasks:
 
 
 async def tasks_of(client: EnvClient[Any, Any, Any], split: str | None, timeout_s: float | None) -> Tasks:
-    """The tasks of a split; None: of that named `train`, or else of the first. Raises as `EnvClient.tasks`."""
+    """The tasks of a split; None takes `train`, else the first. Raises as `EnvClient.tasks`."""
     if split is None:
         names = [str(each.get("name")) for each in await _splits(client, timeout_s)]
         if not names:
@@ -198,7 +198,7 @@ async def _splits(client: EnvClient[Any, Any, Any], timeout_s: float | None) -> 
 
 
 async def _ask(client: EnvClient[Any, Any, Any], method: str, timeout_s: float | None, **arguments: Any) -> Any:
-    """In the session itself, or by HTTP from a server that speaks v1 only."""
+    """Asks in the session, or by HTTP if the server speaks only v1."""
     session = await client._open()
     if session.resumable is None:
         return await ask_by_http(client, method, arguments, timeout_s)

@@ -46,17 +46,17 @@ ActT = TypeVar("ActT")
 
 
 class SyncVectorEnvClient(Generic[ActT, ObsT]):
-    """`VectorEnvClient` without `await`; it may be used from any thread, by one at a time::
+    """`VectorEnvClient` without `await`, for any thread, one at a time::
 
         with SyncVectorEnvClient(GenericEnvClient, base_url="http://localhost:8000", num_envs=256) as envs:
             results = envs.reset()
             results = envs.step([{"move": "left"}] * 256)
 
-    It takes the arguments of `VectorEnvClient`; or `client` alone, a client to drive in place of a new one. Both
-    share its sessions then.
+    It takes the arguments of `VectorEnvClient`, or only `client`, an existing client to drive. Both then share its
+    sessions.
 
     Raises:
-        UsageError: As for `VectorEnvClient`; or there are arguments beside `client`, which has its own.
+        UsageError: As for `VectorEnvClient`; or other arguments are given with `client`.
     """
 
     @overload
@@ -81,12 +81,12 @@ class SyncVectorEnvClient(Generic[ActT, ObsT]):
 
     @property
     def async_client(self) -> VectorEnvClient[ActT, ObsT]:
-        """The client behind this one."""
+        """The wrapped client."""
         return self._client
 
     @property
     def num_envs(self) -> int:
-        """How many environments there are."""
+        """The number of environments."""
         return self._client.num_envs
 
     def connect(self) -> Self:
@@ -129,7 +129,7 @@ class SyncVectorEnvClient(Generic[ActT, ObsT]):
 logger = logging.getLogger("openenv.client")
 
 
-# Servers without v2 that a warning has named.
+# Servers without v2 that were warned about.
 _mentioned: set[str] = set()
 
 
@@ -138,7 +138,7 @@ class Finished(NamedTuple, Generic[ObsT]):
 
     Attributes:
         env_id: Number of the environment.
-        result: What came of its call.
+        result: Result of its call.
     """
 
     env_id: int
@@ -157,23 +157,23 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
     session gets `SessionLost` once, and a new session with its next reset. One that did not answer in time gets
     `StepTimeout`; its reply is dropped when it comes, and its next call is executed after the one that is late.
 
-    A connection that is lost is made again, and its sessions come back with it, as for `EnvClient`: what had no reply
-    is repeated and is executed once. Environments that are not to be had any more get `SessionLost`.
+    A lost connection is made again, and its sessions come back with it, as for `EnvClient`: calls without a reply are
+    repeated and executed once. Environments that cannot come back get `SessionLost`.
 
     Autoreset modes, with Gymnasium's meanings:
 
     - `disabled`: a step after the end of an episode gets `ResetRequired`; call `reset(env_ids=...)`.
-    - `next_step`: the step after the last one of an episode ignores its action and resets. Its reward is what the
-      reset gives, which is None as a rule (Gymnasium: 0).
+    - `next_step`: the step after the last one of an episode ignores its action and resets. Its reward is that of
+      the reset, which is usually None (Gymnasium: 0).
     - `same_step`: the last step of an episode resets too. Its observation is the first one of the new episode, its
       reward that of the step; `metadata` has the last observation as `final_observation`, and the last metadata
-      as `final_metadata`. This takes a second trip to the server. If that reset fails, the result is that of the
+      as `final_metadata`. This takes a second round trip. If that reset fails, the result is that of the
       step alone, and the next step has the failure.
 
     In the last two modes an environment that has no episode for another reason (its session was lost, its reset
-    failed) is reset by its next step too. Resets that were not asked for take no arguments.
+    failed) is reset by its next step too. Automatic resets take no arguments.
 
-    It lives on the event loop that it is first used on. `sync()`, or `with`, gives the client for code without one.
+    It stays on the event loop of its first use. `sync()`, or `with`, gives the client for code without one.
 
     Args:
         env_cls: The client of the environment; its types and hooks are used.
@@ -186,7 +186,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
             `message_timeout_s` holds for each step and reset of each environment.
 
     Raises:
-        UsageError: A number or mode that makes no sense.
+        UsageError: An invalid number or mode.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         self.num_envs = num_envs
         self.autoreset_mode = autoreset_mode
         self._client = env_cls(base_url, **options)
-        # Hooks that the class does not override are called with nothing in between.
+        # Hooks that the class does not override are bypassed.
         cls = type(self._client)
         self._own_payload = cls._step_payload is not EnvClient._step_payload
         own_result = cls._parse_result is not EnvClient._parse_result
@@ -230,7 +230,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         """Connects now instead of with the first call. The sessions are opened by `reset`.
 
         Raises:
-            ConnectionFailed: No server there, or none that answers in time (`ConnectTimeout`).
+            ConnectionFailed: No server answers, or not in time (`ConnectTimeout`).
             SchemaMismatch: With `strict`: the types of `env_cls` do not fit the server's.
             UsageError: It lives on another event loop.
         """
@@ -258,16 +258,16 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         Args:
             seeds: One for each of them, in order.
             env_ids: Which environments; None for all.
-            kwargs: What else the environment's `reset` takes; the same for all.
+            kwargs: Other arguments of the environment's `reset`; the same for all.
 
         Returns:
             Their results, in the order of `env_ids`.
 
         Raises:
-            UsageError: Some of them have calls on their way, or results that `recv` has not taken.
+            UsageError: Some have calls in flight, or results that `recv` has not taken.
             ConnectionFailed: The first connection could not be made.
-            Unauthorized: The server wants another key (`api_key`), or one at all.
-            SeedIgnored: With `strict`, and seeds: the environment takes none. The episodes have begun all the same.
+            Unauthorized: The server needs a valid API key (`api_key`).
+            SeedIgnored: With `strict`: the environment ignores the given seeds. The episodes have begun anyway.
         """
         slots = self._pick(env_ids)
         if seeds is not None and len(seeds) != len(slots):
@@ -284,7 +284,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         return results
 
     async def step(self, actions: Sequence[ActT]) -> list[StepResult[ObsT]]:
-        """Does one action in each environment. Returns and raises as `reset` does.
+        """Takes one step in each environment. Returns and raises as `reset` does.
 
         Args:
             actions: One for each environment, in order.
@@ -314,7 +314,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
             timeout_s: Seconds after which fewer, or none, are returned; None waits for as long as the calls may take.
 
         Raises:
-            UsageError: Fewer are on their way, or another `recv` is being awaited.
+            UsageError: Fewer are in flight, or another `recv` is being awaited.
         """
         self._check_loop()
         taken = await self._state.received(min_ready, timeout_s)
@@ -345,7 +345,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
 
     async def _close(self) -> None:
         self._check_loop()
-        # First of all it is closed: a call made meanwhile begins anew.
+        # Close first: a call made meanwhile begins anew.
         carrier = self._state.carrier
         self._state.lose_all(ConnectionLost("this client was closed"))
         self._state.ready = {}
@@ -356,7 +356,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
             await self._record.flush()
 
     def _check_open(self, connecting: asyncio.Lock) -> None:
-        """Raises `ConnectionLost` where the client was closed since the caller began to connect."""
+        """Raises `ConnectionLost` if the client was closed since the caller began to connect."""
         if connecting is not self._connecting:
             raise ConnectionLost("this client was closed while it was connecting: call reset() to begin anew")
 
@@ -401,13 +401,13 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         return [slots[index] for index in env_ids]
 
     def _payloads(self, actions: Sequence[ActT], slots: Sequence[EnvSlot]) -> list[dict[str, Any]]:
-        """Actions as the wire has them. Raises what a hook raises, since that is the caller's mistake."""
+        """Actions in wire form. Errors of a hook pass through: they are the caller's mistake."""
         if len(actions) != len(slots):
             raise UsageError(f"{len(actions)} actions for {len(slots)} environments: one for each")
         if self._own_payload:
             return list(map(self._client._step_payload, actions))
         given: Sequence[Any] = actions
-        # No copy of a dict: it is written before the caller goes on.
+        # No copy of a dict: it is encoded before the caller continues.
         return [action if type(action) is dict else dump_action(action) for action in given]
 
     async def _results(self, batch: PendingBatch, slots: Sequence[EnvSlot]) -> list[StepResult[ObsT]]:
@@ -470,7 +470,7 @@ class ConnectionPool:
                     raise failure
         except BaseException:
             await self.aclose()
-            await self._first.aclose()  # a connection that was cancelled before it began does not have it
+            await self._first.aclose()  # an `open` that was cancelled before it began did not take it
             raise
 
     def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
@@ -496,7 +496,7 @@ class ConnectionPool:
 
 
 class _PooledConnection:
-    """One connection, and after its end the next one."""
+    """One connection, replaced after its end."""
 
     def __init__(self, dial: Dial, owner: VectorState, patience_s: float, wait_s: float | None):
         self._dial = dial
@@ -505,7 +505,7 @@ class _PooledConnection:
         self._wait_s = wait_s
         self._resumption = Resumption(dial, patience_s)
         self._current: VectorSessions | None = None
-        # Connections that take no further session, but have some: their server stops, or they are being made again.
+        # Connections that have sessions but take no more: their server stops, or they are being made again.
         self._former: list[VectorSessions] = []
         self._connecting = asyncio.Lock()
         self._reconnecting: set[asyncio.Task[None]] = set()
@@ -513,12 +513,12 @@ class _PooledConnection:
     async def open(self, link: ClientConnectionV2 | None) -> None:
         try:
             self._current = await self._new_connection(link)
-        except ConnectionLost:  # after the handshake: there is a server, and the network is bad
+        except ConnectionLost:  # after the handshake: the server is there, and the network is bad
             self._current = await retry_connect(self._new_connection, self._patience_s)
 
     @property
     def fresh(self) -> VectorSessions | _PooledConnection:
-        """What opens sessions: the present connection, or this, which makes another one first."""
+        """Opens sessions: the current connection, or this, which first makes another one."""
         return self._current if self._current is not None and self._current.usable else self
 
     def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
@@ -613,7 +613,7 @@ class V1Pool:
 
 
 class _V1PoolConnection:
-    """The connection of one environment, and after its end the next one."""
+    """The connection of one environment, replaced after its end."""
 
     def __init__(self, dial: Dial, patience_s: float):
         self._dial = dial

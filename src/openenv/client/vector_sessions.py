@@ -31,7 +31,7 @@ AutoresetMode = Literal["disabled", "next_step", "same_step"]
 # The protocol's limit.
 MOST_WAIT_S = 86_400.0
 _MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-# Errors with which a session goes on, but not its episode.
+# Errors that end the episode but not the session.
 _EPISODE_OVER = (ResetRequired, EnvironmentCrashed)
 
 
@@ -56,9 +56,9 @@ class EnvSlot(ClientSessionState):
 
     Attributes:
         index: Its number in the vector.
-        group: The sessions that its session is one of; None if it has none, or has a v1 connection.
-        step: Its step as the wire has it, filled in anew for each one.
-        call: The call of the session that has no reply yet, as the wire has it; None if there is none.
+        group: The group of its session; None without a session, or with a v1 connection.
+        step: Its step in wire form, refilled for each step.
+        call: The session's call without a reply, in wire form; None if there is none.
         batch: The batch of that call, which may have been cancelled.
         held: The batch of the next call, which waits for that reply or for a connection; None if there is none.
         kind: Its last call: `reset` or `step`.
@@ -139,7 +139,7 @@ class PendingBatch:
         over: Done when there are none.
         timer: Goes off at the deadline.
         due: Its deadline by the loop's clock; None for none.
-        send_by: When the server must send the replies that are ready; None for when all are.
+        send_by: When the server must send the replies that are ready; None: when all are.
         withdrawals: Ask the server to stop the work.
         withdrawn: Its caller was cancelled.
     """
@@ -180,7 +180,7 @@ class VectorState:
         num_envs: How many environments.
         mode: What follows the end of an episode.
         timeout_s: Seconds for each call; None waits forever.
-        wait_s: Seconds more for those that have to wait for a free slot.
+        wait_s: Extra seconds for those that wait for a free slot.
         record: Records the calls and their replies; None: they are not recorded.
 
     Attributes:
@@ -209,7 +209,7 @@ class VectorState:
         self._receiver: tuple[int, asyncio.Future[None]] | None = None
 
     def reset(self, slots: Sequence[EnvSlot], arguments: Sequence[dict[str, Any]]) -> PendingBatch:
-        """Starts episodes. Raises `UsageError` for an environment with a call on its way."""
+        """Starts episodes. Raises `UsageError` for an environment with a call in flight."""
         self._refuse_busy(slots)
         for slot, given in zip(slots, arguments, strict=True):
             slot.begin_reset(given)
@@ -220,7 +220,7 @@ class VectorState:
 
         Args:
             slots: The environments.
-            actions: The action of each, as the wire has it.
+            actions: The action of each, in wire form.
             first_finished: The outcomes go to `ready`, each as soon as it is there.
         """
         self._refuse_busy(slots)
@@ -260,7 +260,7 @@ class VectorState:
         """Takes the outcomes that are ready, as soon as there are `least` of them or the time is over.
 
         Raises:
-            UsageError: Fewer are on their way, or another caller waits already.
+            UsageError: Fewer are in flight, or another caller already waits.
         """
         if self._receiver is not None and self._receiver[1].get_loop() is asyncio.get_running_loop():
             raise UsageError("recv() is being awaited already: one receiver at a time")
@@ -283,7 +283,7 @@ class VectorState:
         return taken
 
     def lose_all(self, error: OpenEnvError) -> None:
-        """Takes the loss of every session. If that ends an episode, the environment gets `SessionLost`."""
+        """Drops every session. If that ends an episode, the environment gets `SessionLost`."""
         self.carrier = None
         for slot in self.slots:
             concerned = slot.playing or slot.pending is not None
@@ -292,7 +292,7 @@ class VectorState:
                 self.lose(slot, session_lost(error))
         self.flush()
 
-    # What the carrier calls.
+    # Called by the carrier.
 
     def settle(self, slot: EnvSlot, batch: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
         """Takes the reply to the call of a slot; drops it if it is not awaited any more."""
@@ -314,7 +314,7 @@ class VectorState:
             self._underway -= batch.first_finished
 
     def lose(self, slot: EnvSlot, error: OpenEnvError) -> None:
-        """Takes the loss of the session of a slot."""
+        """Takes the loss of a slot's session."""
         if slot.pending is not None:
             self.settle(slot, slot.pending, error)
         else:
@@ -348,7 +348,7 @@ class VectorState:
             batch.due = loop.time() + self._timeout_s
             if self._wait_s and any(slot.session is None for slot in slots):
                 batch.due += self._wait_s
-            batch.send_by = batch.due - min(0.5, 0.1 * self._timeout_s)  # what is in time is heard in time
+            batch.send_by = batch.due - min(0.5, 0.1 * self._timeout_s)  # replies in time then arrive in time
             batch.timer = loop.call_at(batch.due + LATE_S, self._expire, batch, slots)
         self._carry(slots, batch)
         return batch
@@ -438,7 +438,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
             calls.append(call)
             entries.append(slot)
         self._send(calls, entries, batch)
-        if self.error is not None:  # the link has ended meanwhile, for good, before some of them were here
+        if self.error is not None:  # the link has ended for good before some slots had sessions here
             self._end_calls(slots, self.error)
 
     def dismiss(self, slot: EnvSlot) -> None:
@@ -450,7 +450,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
 
     @property
     def _room(self) -> int:
-        """How many sessions more may be opened now: the server opens as many at a time as a batch has calls."""
+        """How many more sessions may be opened now: the server opens as many at a time as a batch has calls."""
         return self._max_batch - self._opens_pending
 
     def _add_opening(self, slot: EnvSlot, calls: list[Payload], entries: list[BatchEntry]) -> None:
@@ -481,7 +481,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
             if count == 1:
                 self._refused(entries, batch, error if isinstance(error, OpenEnvError) else InvalidAction(str(error)))
                 return
-            # The halves are sent apart, until each call that cannot be sent is alone.
+            # The halves are sent separately, until each call that cannot be sent is alone.
             self._send_parts(calls, entries, batch, (count + 1) // 2)
         else:
             batch.withdrawals.append(partial(self._withdraw, self.link, request, entries))
@@ -549,11 +549,11 @@ class VectorSessions(SessionGroup[EnvSlot]):
 
     def _take_opening(self, opening: PendingOpen, batch: PendingBatch, item: Payload) -> None:
         self._opens_pending -= 1
-        if "error" in item:  # the answer to the next call too, which comes too late
+        if "error" in item:  # also fails the next call, which is answered too late
             self._fail(opening.slot, batch, item, gone=True)
         elif self._sessions.get(opening.session) is opening.slot:
             opening.slot.opened = True
-        else:  # it is not wanted any more
+        else:  # no longer wanted
             self.link.post("close", {"session": opening.session})
 
     def _fail(self, slot: EnvSlot, batch: PendingBatch, item: Payload, gone: bool = False) -> None:

@@ -44,11 +44,11 @@ from .handshake_errors import handshake_error, redirect_target
 # An adapter, since picows makes a child of a plain logger for every connection and keeps it. Its logger is not
 # registered, so that a configuration of this package's loggers does not turn it on.
 _picows_log = logging.LoggerAdapter(logging.Logger("openenv.client.picows", logging.CRITICAL))
-# Seconds for the closing handshake; a server that does not answer is left.
+# Seconds for the closing handshake; then the connection is dropped.
 CLOSE_TIMEOUT_S = 2.0
 _TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
 _SUBPROTOCOL, _ROUTE = "Sec-WebSocket-Protocol", "X-OpenEnv-Route"
-# Between attempts, after a handshake that was cut.
+# Seconds between attempts, after an interrupted handshake.
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4)
 MOST_REDIRECTS = 5
 
@@ -78,14 +78,14 @@ async def connect(
     """Opens a connection, and offers every version of the protocol.
 
     Args:
-        url: Where.
+        url: Address.
         receiver: Makes the receiver of its frames when the handshake has shown the subprotocol.
         options: How.
 
     Raises:
         ConnectTimeout: No connection within `connect_timeout_s`.
         ProtocolViolation: The server chose a subprotocol that was not offered.
-        Unauthorized: The server wants another key, or one at all.
+        Unauthorized: The server needs a valid API key.
         ProviderFailed: The gateway reports that the server's provider has lost it.
         ConnectionFailed: Refused, not reachable, or the server does not speak WebSocket there.
     """
@@ -136,13 +136,13 @@ class _Attempt:
 
     async def run(self) -> None:
         for longest in _PAUSES_S:
-            # asyncio's selector may still know a closed socket of the number that a new one got (ENOENT, in a storm
-            # of lost connections on Python 3.11). It has forgotten it when it has said so.
+            # asyncio's selector may still have a closed socket under the descriptor of a new one (ENOENT, when many
+            # connections are lost at once on Python 3.11). The error removes that entry.
             with contextlib.suppress(FileNotFoundError):
                 await self._shake_hands()
             if self.made:
                 return
-            # Cut in the middle: by a bad network, or a server that just starts.
+            # Interrupted by a bad network, or by a server that is starting.
             await asyncio.sleep(jittered_pause(longest))
         await self._shake_hands()
 
@@ -150,7 +150,7 @@ class _Attempt:
         try:
             await self._connect((*self._options.headers, (_SUBPROTOCOL, ", ".join(SUBPROTOCOLS))))
         except WSHandshakeError as error:
-            # Some servers of other subprotocols, or of none, refuse a request that offers what they do not know.
+            # Some servers refuse a request that offers subprotocols that they do not know.
             if error.response is None or error.response.status != HTTPStatus.BAD_REQUEST:
                 raise
             await self._connect(self._options.headers)
@@ -211,11 +211,11 @@ class WebSocketTransport(WSListener):
     """One connection. Made by `connect`, which returns it when the handshake is done.
 
     Args:
-        url: Where it leads, for messages.
+        url: Its address, for messages.
         receiver: Gets the frames, and the reason when the connection ends.
         options: Its limits.
         unwanted: Set when its maker was cancelled, perhaps before the handshake is done.
-        subprotocol: What was agreed on; None for protocol v1.
+        subprotocol: Agreed on; None for protocol v1.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class WebSocketTransport(WSListener):
         self._ws.disconnect()
 
     async def aclose(self) -> None:
-        """Says goodbye and waits for the server to do so, two seconds at most."""
+        """Sends a close frame and waits for the server's, two seconds at most."""
         self._ws.send_close(WSCloseCode.OK)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -264,7 +264,7 @@ class WebSocketTransport(WSListener):
             self._ws.disconnect(graceful=False)
             await self._ended.wait()
 
-    # What picows calls.
+    # Called by picows.
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._ws = transport
@@ -299,7 +299,7 @@ class WebSocketTransport(WSListener):
     async def _explain_end(self, transport: WSTransport) -> None:
         error: OpenEnvError
         try:
-            # Ends at once, with the exception that picows closed the connection for, if there was one.
+            # Ends at once, with the exception for which picows closed the connection, if any.
             await transport.wait_disconnected()
         except WSProtocolError as cause:
             if cause.code == WSCloseCode.MESSAGE_TOO_BIG:
