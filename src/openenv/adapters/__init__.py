@@ -1,1 +1,1 @@
-"""Other people's environments, served as ours: one module for each kind."""
+"""Adapters for other libraries: their environments served by openenv, and its environments in their interfaces."""

@@ -1,4 +1,4 @@
-"""Shared by served Gymnasium and PettingZoo environments: frames, reset arguments, `info` as JSON, copies."""
+"""Helpers for served Gymnasium and PettingZoo environments: frames, reset arguments, `info` as JSON, copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..environment import Environment
 from ..errors import InvalidAction
 
-# Larger pictures are thinned out: the page shows none that is wider, and has a limit for the whole.
+# Larger pictures are downsampled: the page is not wider, and limits the total size.
 MOST_PIXELS = 1024
 MOST_BYTES = 2 * 1024 * 1024
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -33,10 +33,10 @@ def as_html(rendered: Any) -> str | None:
             the last is shown, or text.
 
     Returns:
-        A picture, or the text; None where there is nothing to show.
+        A picture, or the text; None if there is nothing to show.
 
     Raises:
-        ValueError: An array of another shape.
+        ValueError: An array has another shape.
     """
     if isinstance(rendered, list | tuple):
         return as_html(rendered[-1]) if rendered else None
@@ -58,10 +58,10 @@ def png(frame: NDArray[np.uint8]) -> bytes:
     """A frame as a PNG file.
 
     Args:
-        frame: Of shape (height, width, channels), with 1 to 4 channels.
+        frame: Array of shape (height, width, channels), with 1 to 4 channels.
     """
     height, width, channels = frame.shape
-    # Each row begins with the number of its filter: 0, none.
+    # Each row begins with its filter type; 0 is no filter.
     rows = np.zeros((height, 1 + width * channels), dtype=np.uint8)
     rows[:, 1:] = frame.reshape(height, width * channels)
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
@@ -74,7 +74,7 @@ def _part(name: bytes, content: bytes) -> bytes:
 
 
 def _eight_bits(frame: NDArray[Any]) -> NDArray[np.uint8]:
-    """A frame with channels, of bytes. Fractions are taken for shares of the full brightness."""
+    """Converts a frame with channels to uint8. Floats are shares of full brightness."""
     if frame.ndim == 2:
         frame = frame[:, :, np.newaxis]
     if frame.ndim != 3 or frame.shape[2] not in _COLOUR_TYPES or 0 in frame.shape:
@@ -95,12 +95,12 @@ def served_class(
     """A class that serves one environment, with its types.
 
     Args:
-        name: Its name.
-        base: The class that it derives from.
-        models: Its action, observation and state.
-        reference: The function that makes it, what it is called with, and further arguments by name: so another
-            process gets the class and its action, which no module has (`openenv.runtime.process`).
-        members: What else it has.
+        name: Name of the class.
+        base: Its base class.
+        models: Its action, observation and state classes.
+        reference: The function that makes the class, its argument and its keyword arguments. Another process makes
+            the class and its action from them, since no module has them (`openenv.runtime.process`).
+        members: Further attributes of the class.
     """
     action_cls, observation_cls, _ = models
     action_cls.__reference__ = (_remake_action, *reference)
@@ -109,7 +109,7 @@ def served_class(
         (base,),
         {
             "__module__": base.__module__,
-            # What it is made for, as a class that is written down says it (PEP 560).
+            # The type arguments, where a class statement would put them (PEP 560).
             "__orig_bases__": (GenericAlias(Environment, models),),
             "action_cls": action_cls,
             "observation_cls": observation_cls,
@@ -123,7 +123,7 @@ _class_cache: dict[str, Any] = {}
 
 
 def _remake(make: Callable[..., Any], target: str, kwargs: dict[str, Any]) -> Any:
-    """The class that another process serves; made once in this one."""
+    """Makes the class that another process serves, once in this process."""
     key = repr((make.__qualname__, target, kwargs))
     if key not in _class_cache:
         _class_cache[key] = make(target, **kwargs)
@@ -135,10 +135,10 @@ def _remake_action(make: Callable[..., Any], target: str, kwargs: dict[str, Any]
 
 
 def check_reset_arguments(seed: Any, options: Any) -> None:
-    """Refuses a seed or options that no environment of Gymnasium or PettingZoo takes.
+    """Rejects a seed or options of a type that Gymnasium and PettingZoo do not allow.
 
     Raises:
-        InvalidAction: The seed is neither None nor an integer of at least 0, or options are no dict.
+        InvalidAction: The seed is neither None nor an integer of at least 0, or the options are not a dict.
     """
     if seed is not None and (type(seed) is not int or seed < 0):
         raise InvalidAction(f"seed is {seed!r}: it must be an integer of at least 0, or null")
@@ -150,14 +150,14 @@ _PLAIN = frozenset({bool, int, float, str})
 
 
 def plain(value: Any) -> Any:
-    """A value for JSON: arrays as lists, numpy's numbers as Python's, unknown objects as text."""
+    """Converts a value for JSON: arrays to lists, numpy's numbers to Python's, unknown objects to strings."""
     if value is None or type(value) in _PLAIN:
         return value
     if isinstance(value, np.ndarray | np.generic):
         items = value.tolist()
         if value.dtype.kind in "biuf" and not isinstance(items, np.generic):
             return items
-        # The widest numbers of some machines are no Python number, and come out as themselves.
+        # `tolist` returns a longdouble unchanged, since Python has no such type.
         return str(items) if isinstance(items, np.generic) else plain(items)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
@@ -168,27 +168,27 @@ def plain(value: Any) -> Any:
 
 Copied = TypeVar("Copied")
 
-# Its surfaces, clocks and fonts do not support `copy`, and every environment that has drawn has some.
+# Surfaces, clocks and fonts of pygame do not support `copy`; every environment that has rendered holds some.
 _DRAWING = "pygame."
 _INNER = ("env", "aec_env")
 
 
 def duplicate(environment: Copied, inner: Any, memo: dict[int, Any], shared: Container[str] = ()) -> Copied:
-    """A deep copy of an environment that wraps another one, with its random numbers where they are.
+    """A deep copy of an environment that wraps another one, with the state of its random numbers.
 
     Args:
         environment: The environment to copy.
-        inner: The environment within, and perhaps its wrappers.
-        memo: Of `copy.deepcopy`.
+        inner: The wrapped environment, with its own wrappers.
+        memo: The memo of `copy.deepcopy`.
         shared: Attributes of `environment` that stay the same objects.
 
     Raises:
-        TypeError: Something that the environment holds cannot be copied.
+        TypeError: An object that the environment holds cannot be copied.
     """
     layers = list(_layers(inner))
     for part in (part for layer in layers for part in _drawn_with(vars(layer), 3)):
         memo[id(part)] = part.copy() if hasattr(part, "get_rect") else part
-    # Left to themselves, these would begin anew from the arguments of their constructors.
+    # EzPickle would copy these by calling their constructors again.
     renewed = [layer for layer in layers if isinstance(layer, EzPickle)]
     for layer in renewed:
         memo[id(layer)] = object.__new__(type(layer))
@@ -202,7 +202,7 @@ def duplicate(environment: Copied, inner: Any, memo: dict[int, Any], shared: Con
 
 
 def _layers(inner: Any) -> Iterator[Any]:
-    """An environment, and those that it wraps."""
+    """An environment and all environments that it wraps."""
     yield inner
     for name in _INNER:
         if name in vars(inner):

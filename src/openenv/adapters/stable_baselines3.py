@@ -1,4 +1,4 @@
-"""Gymnasium's vector environments for Stable-Baselines3, which has an interface of its own for them."""
+"""Gymnasium's vector environments in the interface of Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class SB3VecEnv(VecEnv):
         model = PPO("MlpPolicy", SB3VecEnv(envs)).learn(100_000)
 
     Args:
-        envs: The environments, in autoreset mode SAME_STEP, which is the one that Stable-Baselines3 has. They are
-            closed with this object.
+        envs: The environments, in autoreset mode SAME_STEP, the only one in Stable-Baselines3. They are closed with
+            this object.
 
     Raises:
-        UsageError: They are in another mode.
+        UsageError: The environments have another autoreset mode.
     """
 
     def __init__(self, envs: VectorEnv[Any, Any, Any]):
@@ -64,11 +64,11 @@ class SB3VecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> tuple[Any, NDArray[np.float32], NDArray[np.bool_], Infos]:
-        """Does the actions.
+        """Takes one step in each environment, with the actions of `step_async`.
 
         Returns:
-            Observations, rewards, ends, and infos: at an end `terminal_observation`, and whether the episode was cut
-            short (`TimeLimit.truncated`).
+            Observations, rewards, ends, and infos. At the end of an episode, infos have `terminal_observation` and
+            `TimeLimit.truncated`.
         """
         observations, rewards, terminated, truncated, infos = self.envs.step(self._actions)
         dones = terminated | truncated
@@ -89,36 +89,36 @@ class SB3VecEnv(VecEnv):
         self.envs.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute of each environment, or of all together where they have none of their own."""
+        """An attribute of each environment, or the vector environment's attribute if they have none."""
         ask = getattr(self.envs, "get_attr", None)
         every = [getattr(self.envs, attr_name)] * self.num_envs if ask is None else list(ask(attr_name))
         return [every[index] for index in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Sets an attribute of each environment. Raises `UsageError` where they are elsewhere."""
+        """Sets an attribute of all environments. Raises `UsageError` for some of them, or if they are on a server."""
         indices = list(self._get_indices(indices))
         if not hasattr(self.envs, "set_attr") or len(indices) != self.num_envs:
             raise UsageError(f"{attr_name} cannot be set in these environments: set it where they are made")
         self.envs.set_attr(attr_name, value)
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        """Calls a method of each environment. Raises `UsageError` where they are elsewhere."""
+        """Calls a method of each environment. Raises `UsageError` if they are on a server."""
         if not hasattr(self.envs, "call"):
             raise UsageError(f"{method_name} cannot be called in these environments: they run on a server")
         every = self.envs.call(method_name, *args, **kwargs)
         return [every[index] for index in self._get_indices(indices)]
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """False for each: wrappers of single environments are nothing that can be seen from here."""
+        """False for each, since wrappers of single environments are not visible here."""
         return [False for _ in self._get_indices(indices)]
 
 
 def _split_infos(infos: dict[str, Any], count: int) -> Infos:
-    """The infos of each environment, out of those of all."""
+    """Splits the infos of a batch into one dict per environment."""
     single_infos: Infos = [{} for _ in range(count)]
     for name, values in infos.items():
         mask: Sequence[bool] | None = infos.get(f"_{name}")
-        if mask is None:  # it is a mask itself
+        if mask is None:  # the entry is a mask
             continue
         parts = _split_infos(values, count) if isinstance(values, dict) else values
         for index in np.flatnonzero(mask):

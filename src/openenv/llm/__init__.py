@@ -1,4 +1,4 @@
-"""Two small clients for language models: the OpenAI-compatible API and Anthropic's."""
+"""Two small clients for language models: for OpenAI-compatible APIs and for Anthropic's."""
 
 from .client import LLMClient, LLMResponse, ToolCall
 from .vendors import AnthropicClient, OpenAIClient, create_llm_client

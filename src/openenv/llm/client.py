@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 @dataclass
 class ToolCall:
-    """A tool that the model wants called, with its arguments."""
+    """A tool call that the model requests, with its arguments."""
 
     id: str
     name: str
@@ -22,13 +22,13 @@ class ToolCall:
 
 @dataclass
 class LLMResponse:
-    """What a model answered: text, and perhaps calls of tools."""
+    """A model's answer: text, and tool calls if any."""
 
     content: str
     tool_calls: list[ToolCall] = field(default_factory=list)
 
     def to_message_dict(self) -> dict[str, Any]:
-        """The answer as an assistant's message in the form of the OpenAI API, to be put into a conversation."""
+        """The answer as an assistant message of the OpenAI API, to append to a conversation."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.tool_calls:
             message["tool_calls"] = [
@@ -43,11 +43,11 @@ class LLMResponse:
 
 
 class LLMClient(ABC):
-    """A language model that answers prompts. Subclass it and write `complete` to bring a model of your own.
+    """A language model that answers prompts. For another model, subclass it and implement `complete`.
 
     Args:
-        endpoint: URL of its server, with `http` or `https`.
-        port: Its port, if the URL has none.
+        endpoint: URL of the server, with `http` or `https`.
+        port: Port of the server, if the URL has none.
     """
 
     def __init__(self, endpoint: str, port: int | None = None):
@@ -56,10 +56,10 @@ class LLMClient(ABC):
 
     @property
     def base_url(self) -> str:
-        """The endpoint with its port, without a slash at the end.
+        """The endpoint with its port, without a trailing slash.
 
         Raises:
-            ValueError: The endpoint is no URL, or names another port than `port`.
+            ValueError: The endpoint is not a URL, or its port is not `port`.
         """
         parts = urlsplit(self.endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -78,8 +78,8 @@ class LLMClient(ABC):
         """Sends a prompt and returns the text of the answer.
 
         Args:
-            prompt: What the user says.
-            kwargs: Settings of this one call, such as `temperature` and `max_tokens`.
+            prompt: The user's message.
+            kwargs: Settings of this call, such as `temperature` and `max_tokens`.
         """
 
     async def complete_with_tools(
@@ -88,14 +88,14 @@ class LLMClient(ABC):
         """Sends a conversation with tools that the model may call.
 
         Args:
-            messages: In the form of the OpenAI API, results of tools (`role: tool`) included.
-            tools: Each with `name`, `description` and `input_schema` (or `inputSchema`), or as that API has them.
-            kwargs: As for `complete`.
+            messages: Messages in the form of the OpenAI API, with results of tools (`role: tool`).
+            tools: Tools with `name`, `description` and `input_schema` (or `inputSchema`), or in the form of that API.
+            kwargs: Settings of this call, as in `complete`.
         """
         raise NotImplementedError(f"{type(self).__name__} calls no tools: use OpenAIClient or AnthropicClient")
 
-    async def aclose(self) -> None:  # noqa: B027 - most have nothing to close
-        """Closes what the client holds."""
+    async def aclose(self) -> None:  # noqa: B027 - most clients have nothing to close
+        """Closes the client's connections."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,14 +107,14 @@ class LLMClient(ABC):
 
 
 def function_of(tool: Any) -> dict[str, Any]:
-    """A tool as the OpenAI API describes a function.
+    """Converts a tool to a function description of the OpenAI API.
 
     Args:
-        tool: A mapping or an object with `name`, `description` and `input_schema` (or `inputSchema`, as MCP has it);
-            or what the OpenAI API wants, with or without `{"type": "function", "function": ...}` around it.
+        tool: A mapping or an object with `name`, `description` and `input_schema` (or MCP's `inputSchema`); or a
+            function description of the OpenAI API, with or without `{"type": "function", "function": ...}` around it.
 
     Raises:
-        ValueError: It has no name.
+        ValueError: The tool has no name.
     """
     names = ("name", "description", "parameters", "input_schema", "inputSchema")
     facts: Mapping[str, Any] = (
@@ -132,11 +132,11 @@ def function_of(tool: Any) -> dict[str, Any]:
 
 
 def blocks_of(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """A conversation in the form of the OpenAI API as Anthropic's wants it.
+    """Converts a conversation from the form of the OpenAI API to that of Anthropic's.
 
     Returns:
-        The system messages as one text, and the turns: results of tools are part of the user's, and turns of the same
-        side are joined, since that API wants them to alternate.
+        The system messages as one text, and the turns: results of tools are part of user turns, and turns of the same
+        role are joined, since that API requires them to alternate.
     """
     system: list[str] = []
     turns: list[dict[str, Any]] = []

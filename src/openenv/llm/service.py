@@ -1,4 +1,4 @@
-"""One request to a model server: sent by SDK or httpx, retried within a deadline, errors explained."""
+"""Send a request to a model server, by SDK or httpx, with retries within a deadline and clear errors."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ _LONGEST_PAUSE_S = 20.0
 async def within(
     timeout_s: float | None, call: Callable[[], Awaitable[T]], *, retries: int, backoff_s: float, what: str
 ) -> T:
-    """Makes a call, and makes it again where that may help, all within one deadline.
+    """Makes a call and retries temporary failures, all within one deadline.
 
-    Between two attempts lies a random part of `backoff_s * 2**n`, at most 20 s; or what the server asked for in
-    Retry-After, if that is longer. A pause that would last beyond the deadline is not begun.
+    The pause between two attempts is a random part of `backoff_s * 2**n`, at most 20 s, or the server's Retry-After
+    if that is longer. If the pause would last beyond the deadline, the last error is raised at once.
 
     Args:
-        timeout_s: Seconds for everything; None waits as long as it takes.
+        timeout_s: Limit for all attempts in seconds; None for no limit.
         call: Starts one attempt.
-        retries: How often at most it is made again.
-        backoff_s: Seconds, see above.
-        what: Who is called, for the message.
+        retries: Most attempts after the first one.
+        backoff_s: Base of the pause in seconds.
+        what: The called service, for the message.
 
     Raises:
-        ModelTimeout: The time is over.
-        Exception: What the last attempt raised.
+        ModelTimeout: The deadline is over.
+        Exception: The error of the last attempt.
     """
     loop = asyncio.get_running_loop()
     deadline = None if timeout_s is None else loop.time() + timeout_s
@@ -71,7 +71,7 @@ async def within(
 
 
 def _pause(error: BaseException, longest_s: float) -> float | None:
-    """Seconds before another attempt; None if there should be none."""
+    """Seconds before another attempt; None if the error is permanent."""
     if not getattr(error, "retryable", isinstance(error, (ConnectionError, TimeoutError))):
         return None
     asked = getattr(error, "retry_after_s", None) or 0.0
@@ -85,14 +85,14 @@ _MAX_ANSWER_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where requests go, and how they show who sends them.
+    """Destination and authentication of requests.
 
     Attributes:
         root: URL before the path of a call.
         sdk: Module of the vendor's SDK.
-        key: For the SDK, which shows it in its own way.
-        auth: Headers that show the key to the server.
-        headers: Further ones.
+        key: API key for the SDK.
+        auth: Headers with the key.
+        headers: Further headers.
     """
 
     root: str
@@ -101,12 +101,12 @@ class Address:
     auth: Mapping[str, str]
     headers: Mapping[str, str]
 
-    def __repr__(self) -> str:  # some of it is secret
+    def __repr__(self) -> str:  # without secrets
         return f"Address({self.name!r})"
 
     @property
     def name(self) -> str:
-        """Host and port, without what may stand before them."""
+        """Host and port, without credentials in the URL."""
         return urlsplit(self.root).netloc.rpartition("@")[2]
 
     @property
@@ -116,7 +116,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """An HTTP answer: `content` is its text, or what it holds where the SDK has read it."""
+    """An HTTP answer: `content` is its text, or the parsed body from the SDK."""
 
     status: int
     headers: Mapping[str, str]
@@ -124,10 +124,10 @@ class ModelReply:
 
 
 class Sender(Protocol):
-    """Sends requests over connections that it keeps. Belongs to one event loop."""
+    """Sends requests over pooled connections. Belongs to one event loop."""
 
     async def post(self, path: str, body: dict[str, Any]) -> ModelReply:
-        """Sends JSON. Raises `ModelUnavailable` if there is no answer."""
+        """Sends JSON. Raises `ModelUnavailable` if the server does not answer."""
 
     async def close(self) -> None:
         """Closes its connections."""
@@ -137,12 +137,12 @@ def make_sender(address: Address, sdk: bool | None) -> Sender:
     """The sender for an address.
 
     Args:
-        address: Where to.
-        sdk: Whether to use the vendor's SDK; None: if it is installed.
+        address: Destination of requests.
+        sdk: Whether to use the vendor's SDK; None to use it if it is installed.
 
     Raises:
         MissingExtra: httpx is not installed.
-        UsageError: The SDK is not, and was asked for.
+        UsageError: `sdk` is true and the SDK is not installed.
     """
     if sdk is False:
         return HttpxSender(address)
@@ -158,7 +158,7 @@ def make_sender(address: Address, sdk: bool | None) -> Sender:
 
 
 class HttpxSender:
-    """Plain HTTP."""
+    """Sends requests with httpx."""
 
     def __init__(self, address: Address):
         try:
@@ -169,7 +169,7 @@ class HttpxSender:
         self._failure = httpx.HTTPError
         self._client: httpx.AsyncClient = httpx.AsyncClient(
             headers={**address.auth, **address.headers},
-            # The deadline of a call is its caller's; only a server that cannot be reached fails sooner.
+            # The caller sets the deadline of a call; only a failed connection ends it sooner.
             timeout=httpx.Timeout(None, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
             trust_env=not address.is_loopback,
@@ -193,7 +193,7 @@ class HttpxSender:
 
 
 class SDKSender:
-    """The vendor's own client, for what its settings bring (organisations, proxies); retries are not its affair."""
+    """Sends requests with the vendor's SDK, for its settings (organisations, proxies), but without its retries."""
 
     def __init__(self, address: Address, module: Any):
         self._address = address
@@ -201,7 +201,7 @@ class SDKSender:
         make = module.AsyncOpenAI if address.sdk == "openai" else module.AsyncAnthropic
         self._client = make(
             base_url=address.root,
-            # Never None: it would then send the key of its own environment variable to this endpoint.
+            # Never None: the SDK would then send the key of its environment variable to this endpoint.
             api_key=address.key or "not-needed",
             default_headers=dict(address.headers),
             max_retries=0,
@@ -234,21 +234,21 @@ _ADVICE = {
 
 
 class ServedModel(LLMClient):
-    """What the two clients have in common.
+    """Base of the two clients.
 
-    A client may be used from any number of event loops and threads: its connections live on a loop of their own, one
-    for the process, and are shared by all. It may be pickled, and used again in a forked child.
+    Any number of event loops and threads may use a client: its connections belong to a separate loop, one per
+    process, and are shared by all. It may be pickled, and used in a forked child.
 
     Args:
-        endpoint, port: As for `LLMClient`.
+        endpoint, port: Address of the server, as in `LLMClient`.
         model: Name of the model.
-        api_key: Sent to the endpoint; it stands in no message and no repr.
-        system_prompt: Begins each conversation that has no system message of its own.
-        temperature, max_tokens: For calls that do not say otherwise.
-        timeout_s: Seconds for an answer, attempts and pauses included.
-        retries: How often a call is made again after a refused connection, 408, 409, 425, 429 or 5xx.
-        backoff_s: A random part of `backoff_s * 2**n` lies between two attempts; or what Retry-After asks for.
-        sdk: Send through the vendor's SDK; None: if it is installed.
+        api_key: Key for the endpoint; messages and reprs do not contain it.
+        system_prompt: System message of conversations without one.
+        temperature, max_tokens: Defaults for calls.
+        timeout_s: Limit for an answer in seconds, with all attempts and pauses.
+        retries: Most retries after a refused connection, 408, 409, 425, 429 or 5xx.
+        backoff_s: Base of the pause between attempts: a random part of `backoff_s * 2**n` seconds, or Retry-After.
+        sdk: Whether to use the vendor's SDK; None to use it if it is installed.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class ServedModel(LLMClient):
         self._sdk = sdk
         self._home: BackgroundLoop | None = None
         self._sender: Sender | None = None
-        self._address()  # a wrong endpoint is refused now
+        self._address()  # raises for an invalid endpoint
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._address().name!r}, model={self.model!r})"
@@ -288,14 +288,14 @@ class ServedModel(LLMClient):
 
     @abstractmethod
     def _address(self) -> Address:
-        """Where this client sends to."""
+        """The destination of this client's requests."""
 
     async def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Sends a request and returns the JSON object that it is answered with."""
+        """Sends a request and returns the JSON object in the answer."""
 
         async def attempt() -> dict[str, Any]:
             home = shared_loop()
-            if self._sender is None or self._home is not home:  # after a fork, connections are the parent's
+            if self._sender is None or self._home is not home:  # after a fork, the connections belong to the parent
                 self._home, self._sender = home, make_sender(self._address(), self._sdk)
             return self._read(await self._sender.post(path, body))
 
@@ -348,7 +348,7 @@ def _as_json(text: Any) -> Any:
 
 
 def _error_text(content: Any) -> str:
-    """The server's own words, from one of the usual places."""
+    """The server's error message, from one of the usual fields."""
     facts = content if isinstance(content, dict) else _as_json(content)
     if isinstance(facts, Mapping):
         error = facts.get("error", facts)
@@ -362,5 +362,5 @@ def _seconds(header: str | None) -> float | None:
     try:
         seconds = float(header or "")
     except ValueError:
-        return None  # a date, or nothing
+        return None  # a date, or missing
     return seconds if 0 <= seconds < float("inf") else None

@@ -12,25 +12,25 @@ from .service import Address, ServedModel
 
 
 class OpenAIClient(ServedModel):
-    """Chat completions. An endpoint without a path gets `/v1`.
+    """Client for chat completions of OpenAI-compatible servers. An endpoint without a path gets `/v1`.
 
     Args:
         endpoint: URL of the server, `http://localhost` for instance.
-        port: Its port; None if the URL says it, or for the usual one.
+        port: Port of the server; None for the port in the URL, or the default one.
         model: Name of the model.
-        api_key: None for a server that asks for none.
-        system_prompt: Begins each conversation that has no system message of its own.
-        temperature: For calls that do not say otherwise.
-        max_tokens: The same.
-        use_max_completion_tokens: Send the limit under the name that reasoning models want, and no temperature, which
-            they refuse.
-        timeout_s: Seconds for an answer, attempts and pauses included.
-        retries: How often a call is made again after a refused connection, 408, 409, 425, 429 or 5xx.
-        backoff_s: A random part of `backoff_s * 2**n` lies between two attempts; or what Retry-After asks for.
-        sdk: Send through the package `openai`; None: if it is installed.
+        api_key: API key; None for a server without authentication.
+        system_prompt: System message of conversations without one.
+        temperature: Default temperature of calls.
+        max_tokens: Default limit of an answer, in tokens.
+        use_max_completion_tokens: Send the limit under the name that reasoning models require, and no temperature,
+            which they reject.
+        timeout_s: Limit for an answer in seconds, with all attempts and pauses.
+        retries: Most retries after a refused connection, 408, 409, 425, 429 or 5xx.
+        backoff_s: Base of the pause between attempts: a random part of `backoff_s * 2**n` seconds, or Retry-After.
+        sdk: Whether to use the package `openai`; None to use it if it is installed.
 
     Raises:
-        ValueError: The endpoint is no URL, or names another port.
+        ValueError: The endpoint is not a URL, or has another port.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class OpenAIClient(ServedModel):
         """Sends a prompt and returns the text of the answer.
 
         Args:
-            prompt: What the user says.
+            prompt: The user's message.
             kwargs: `temperature`, `max_tokens`, and other fields of the API.
 
         Raises:
-            ModelFailed: The server refused, or answered what cannot be read.
-            ModelUnavailable: It could not be reached, or not now; `ModelTimeout` if the time was over.
+            ModelFailed: The server refused the request, or its answer is invalid.
+            ModelUnavailable: The server cannot be reached or is overloaded; `ModelTimeout` after `timeout_s`.
             MissingExtra: httpx is not installed.
         """
         return _text(await self._message([{"role": "user", "content": prompt}], kwargs))
@@ -81,7 +81,7 @@ class OpenAIClient(ServedModel):
     async def complete_with_tools(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **kwargs: Any
     ) -> LLMResponse:
-        """Sends a conversation with tools; see `LLMClient`. Raises as `complete` does."""
+        """Sends a conversation with tools; see `LLMClient`. Raises the errors of `complete`."""
         if tools:
             kwargs["tools"] = [{"type": "function", "function": function_of(tool)} for tool in tools]
         message = await self._message(messages, kwargs)
@@ -131,35 +131,35 @@ _API_VERSION = "2023-06-01"
 
 
 class AnthropicClient(ServedModel):
-    """Messages, with conversations and tools in the same form as for `OpenAIClient`.
+    """Client for Anthropic's messages, with conversations and tools in the same form as for `OpenAIClient`.
 
     Args:
         endpoint: URL of the server, `https://api.anthropic.com` for instance.
-        port: Its port; None if the URL says it, or for the usual one.
+        port: Port of the server; None for the port in the URL, or the default one.
         model: Name of the model.
-        api_key: None for a server that asks for none.
-        system_prompt: For each conversation that has no system message of its own.
-        temperature: For calls that do not say otherwise.
-        max_tokens: The same.
-        timeout_s: Seconds for an answer, attempts and pauses included.
-        retries: How often a call is made again after a refused connection, 408, 409, 425, 429 or 5xx.
-        backoff_s: A random part of `backoff_s * 2**n` lies between two attempts; or what Retry-After asks for.
-        sdk: Send through the package `anthropic`; None: if it is installed.
+        api_key: API key; None for a server without authentication.
+        system_prompt: System message of conversations without one.
+        temperature: Default temperature of calls.
+        max_tokens: Default limit of an answer, in tokens.
+        timeout_s: Limit for an answer in seconds, with all attempts and pauses.
+        retries: Most retries after a refused connection, 408, 409, 425, 429 or 5xx.
+        backoff_s: Base of the pause between attempts: a random part of `backoff_s * 2**n` seconds, or Retry-After.
+        sdk: Whether to use the package `anthropic`; None to use it if it is installed.
 
     Raises:
-        ValueError: The endpoint is no URL, or names another port.
+        ValueError: The endpoint is not a URL, or has another port.
     """
 
     async def complete(self, prompt: str, **kwargs: Any) -> str:
         """Sends a prompt and returns the text of the answer.
 
         Args:
-            prompt: What the user says.
+            prompt: The user's message.
             kwargs: `temperature`, `max_tokens`, and other fields of the API.
 
         Raises:
-            ModelFailed: The server refused, or answered what cannot be read.
-            ModelUnavailable: It could not be reached, or not now; `ModelTimeout` if the time was over.
+            ModelFailed: The server refused the request, or its answer is invalid.
+            ModelUnavailable: The server cannot be reached or is overloaded; `ModelTimeout` after `timeout_s`.
             MissingExtra: httpx is not installed.
         """
         return (await self._response([{"role": "user", "content": prompt}], kwargs)).content
@@ -167,7 +167,7 @@ class AnthropicClient(ServedModel):
     async def complete_with_tools(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **kwargs: Any
     ) -> LLMResponse:
-        """Sends a conversation with tools; see `LLMClient`. Raises as `complete` does."""
+        """Sends a conversation with tools; see `LLMClient`. Raises the errors of `complete`."""
         if tools:
             functions = map(function_of, tools)
             kwargs["tools"] = [
@@ -206,7 +206,7 @@ class AnthropicClient(ServedModel):
         return Address(root, "anthropic", key, auth, {"anthropic-version": _API_VERSION})
 
 
-# Models that think before they answer: they want the limit under another name, and refuse a temperature.
+# Reasoning models require another name for the limit, and reject a temperature.
 _REASONING = re.compile(r"o\d|gpt-5")
 
 
@@ -219,18 +219,18 @@ def create_llm_client(
     temperature: float = 0.0,
     max_tokens: int = 4096,
 ) -> LLMClient:
-    """The client of a provider's own service.
+    """The client for a provider's service.
 
     Args:
         provider: `openai` or `anthropic`.
         model: Name of the model.
-        api_key: The provider's.
-        system_prompt: Begins each conversation that has no system message of its own.
-        temperature: For calls that do not say otherwise.
-        max_tokens: The same.
+        api_key: API key of the provider.
+        system_prompt: System message of conversations without one.
+        temperature: Default temperature of calls.
+        max_tokens: Default limit of an answer, in tokens.
 
     Raises:
-        ValueError: Another provider; `OpenAIClient` takes the endpoint of any that has a compatible API.
+        ValueError: The provider is unknown; use `OpenAIClient` with the endpoint of a compatible API.
     """
     name = provider.lower()
     arguments = (f"https://api.{name}.com", 443, model, api_key, system_prompt, temperature, max_tokens)

@@ -1,4 +1,4 @@
-"""Gymnasium, both ways: its environments as servers (`gymnasium:ENV_ID`), and served environments as its own.
+"""Serve Gymnasium's environments (`gymnasium:ENV_ID`), and use served environments through its interfaces.
 
 Serving: `gymnasium_environment`, `gymnasium_app`. Training: `RemoteEnv`, `RemoteVectorEnv`.
 """
@@ -28,7 +28,7 @@ from .environment import (
 if TYPE_CHECKING:
     from .remote import RemoteEnv
     from .remote_vector import RemoteVectorEnv
-else:  # a server has no use for them, nor for the client behind them
+else:  # a server does not need these, or the client that they import
     __getattr__, __dir__ = lazy(
         __name__, {"RemoteEnv": f"{__name__}.remote", "RemoteVectorEnv": f"{__name__}.remote_vector"}
     )

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as pydantic types: how a member of a space looks in JSON, with conversion in both directions."""
+"""Gymnasium spaces as pydantic types: the JSON form of a space's members, with conversion in both directions."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .description import describe, dtype_of
 
 Array = NDArray[Any]
 
-# Beyond this, listing the bounds of every element would make an unreadable schema, and a table of members a long one.
+# With more elements, a schema that lists the bounds of each would be unreadable, and a table of members long.
 LISTED_ELEMENTS = 64
 
 
 def array_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
-    """The annotation for arrays with bounds, which are of the arrays' shape.
+    """The annotation for arrays with bounds.
 
     Args:
-        low: Lowest numbers.
-        high: Highest numbers.
-        dtype: The type of the numbers.
+        low: Lower bounds, in the arrays' shape.
+        high: Upper bounds, in the arrays' shape.
+        dtype: Type of the elements.
     """
     nested: Any = _element_type(low, high, dtype)
     for length in reversed(low.shape):
@@ -50,17 +50,17 @@ def array_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
 
 
 def _element_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
-    """A number within the widest of the bounds; those that are infinite are no part of it."""
+    """The type of a number between the lowest and the highest finite bound."""
     if dtype.kind == "b":
         return bool
     bounds = _bounds(low.min(), high.max()) if low.size else {}
-    # NaN is in no bounds, and infinity in none that are finite: pydantic refuses both by itself.
+    # pydantic refuses NaN with any bound, and infinity with finite bounds.
     kind = int if dtype.kind in "iu" else float
     return Annotated[kind, Field(**bounds)] if bounds else kind
 
 
 def _says_all(low: Array, high: Array) -> bool:
-    """Whether the type of the elements alone keeps out what is out of bounds."""
+    """Whether the type of the elements alone rejects every value out of bounds."""
     if low.size == 0:
         return True
     if low.dtype.kind == "b":
@@ -75,10 +75,10 @@ def _bounds(low: Any, high: Any) -> dict[str, Any]:
 
 
 def _check_bounds(low: Array, high: Array, dtype: np.dtype[Any], value: Any) -> bool:
-    """True, or a `ValueError` that names the place and its bounds."""
+    """True, or a `ValueError` that names the element and its bounds."""
     with np.errstate(over="ignore"):
         array = np.asarray(value, dtype=dtype)
-    outside = ~((low <= array) & (array <= high))  # not the opposite comparisons: NaN is in no bounds
+    outside = ~((low <= array) & (array <= high))  # negated, so that NaN counts as outside
     if dtype.kind == "f":
         outside |= np.isinf(array) & np.isfinite(np.asarray(value, dtype=np.float64))
     if outside.any():
@@ -90,19 +90,18 @@ def _check_bounds(low: Array, high: Array, dtype: np.dtype[Any], value: Any) -> 
     return True
 
 
-# As a function: here, the keys are known only when it is called.
+# Called as a function, since the keys are known only at run time.
 _typed_dict: Any = TypedDict
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceCodec:
-    """One space, ready for use.
+    """Converts members of one space.
 
     Attributes:
-        type: An annotation for pydantic. It accepts the JSON form of the members of the space and nothing else,
-            as far as the space is one of Gymnasium's own.
-        encode: From a member, as an environment returns it, to its JSON form. Does not check membership.
-        decode: From a validated JSON form to a member, of the type that `space.sample()` returns.
+        type: Annotation for pydantic. For Gymnasium's own spaces, it accepts only the JSON form of members.
+        encode: Converts a member, as an environment returns it, to its JSON form. Does not check membership.
+        decode: Converts a validated JSON form to a member, of the type that `space.sample()` returns.
     """
 
     type: Any
@@ -111,9 +110,9 @@ class SpaceCodec:
 
 
 def codec_of(space: Space[Any]) -> SpaceCodec:
-    """Reads a space.
+    """The codec of a space.
 
-    The `decode` of a class derived from one of Gymnasium's asks the space itself, and raises `InvalidAction`.
+    For a subclass of one of Gymnasium's spaces, `decode` also checks `contains()`, and raises `InvalidAction`.
 
     Raises:
         UsageError: A space of this kind cannot be served; the message names it.
@@ -133,7 +132,7 @@ def codec_of(space: Space[Any]) -> SpaceCodec:
 
 @functools.singledispatch
 def _codec(space: Space[Any]) -> SpaceCodec:
-    describe(space)  # raises, for it knows the same kinds
+    describe(space)  # raises `UsageError`, since it supports the same kinds
     raise AssertionError(space)
 
 
@@ -167,7 +166,7 @@ def _multi_binary(space: spaces.MultiBinary) -> SpaceCodec:
 
 @_codec.register
 def _text(space: spaces.Text) -> SpaceCodec:
-    # Sorted, so that no two of them form an operator of the pattern language, such as "&&".
+    # Sorted, so that no two characters form a regex operator such as "&&".
     characters = "".join(f"\\{c}" if c in "\\[]^-" else c for c in sorted(space.character_set))
     pattern = f"^[{characters}]*$" if characters else "^$"
     bounded = Field(min_length=space.min_length, max_length=space.max_length, pattern=pattern)
@@ -176,7 +175,7 @@ def _text(space: spaces.Text) -> SpaceCodec:
 
 @_codec.register
 def _dict(space: spaces.Dict) -> SpaceCodec:
-    describe(space)  # raises where its keys are no text
+    describe(space)  # raises if a key is not a string
     codecs = {key: codec_of(part) for key, part in space.spaces.items()}
     fields = object_type("Dict", {key: codec.type for key, codec in codecs.items()})
     encoders = tuple((key, codec.encode) for key, codec in codecs.items())
@@ -224,7 +223,7 @@ def _one_of(space: spaces.OneOf[Any]) -> SpaceCodec:
         Annotated[GenericAlias(tuple, (Literal[index], codec.type)), Tag(str(index))]
         for index, codec in enumerate(codecs)
     )
-    # By its number: an error is then about the space that was chosen, and not about each.
+    # Discriminated by its number, so that an error is about the chosen space and not about each.
     by_number = Discriminator(
         _number_of_variant,
         custom_error_type="one_of",
@@ -238,7 +237,7 @@ def _one_of(space: spaces.OneOf[Any]) -> SpaceCodec:
 
 
 def _counts(space: Space[Any]) -> bool:
-    """Whether the number of its members can be read off a stack of them."""
+    """Whether a stack of members of the space shows how many they are."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = list(space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces)
         return bool(parts) and all(map(_counts, parts))
@@ -276,7 +275,7 @@ def _graph(space: spaces.Graph) -> SpaceCodec:
 
 
 def _check_edges(graph: Any) -> bool:
-    """True, or a `ValueError` that says which of its edges leads nowhere."""
+    """True, or a `ValueError` that names an edge to a node that does not exist."""
     edges, links, count = graph["edges"], graph["edge_links"], len(graph["nodes"])
     if (edges is None) != (links is None) or len(edges or ()) != len(links or ()):
         raise ValueError("edges and edge_links are not of the same length")
@@ -290,7 +289,7 @@ class _Stack:
     """Any number of members of one space, stacked as Gymnasium does it: an array of arrays, a dict of arrays.
 
     Attributes:
-        type: As in `SpaceCodec`: a list of members.
+        type: Annotation for pydantic: a list of members.
     """
 
     def __init__(self, space: Space[Any], codec: SpaceCodec):
@@ -301,7 +300,7 @@ class _Stack:
 
     def encode(self, members: Any) -> list[Any]:
         if isinstance(members, np.ndarray):
-            # As one, which is many times as quick where the members are arrays or numbers.
+            # In one call, which is many times as fast for arrays and numbers.
             listed: list[Any] = members.tolist()
             return listed
         return [self._codec.encode(member) for member in iterate(self._stacked, members)]
@@ -313,14 +312,14 @@ class _Stack:
 
 
 def object_type(name: str, fields: dict[str, Any], total: bool = True) -> Any:
-    """A type of JSON objects of these fields, which may have any names; no field is needed if it is not `total`."""
+    """A type of JSON objects with these fields, which may have any names. Without `total`, each is optional."""
     made = _typed_dict(name, fields, total=total)
     with_config(ConfigDict(extra="forbid"))(made)
     return made
 
 
 def _array_codec(low: Array, high: Array, dtype: np.dtype[Any]) -> SpaceCodec:
-    """Arrays with bounds, which are of the arrays' shape, as nested lists; of shape `()`, as a number."""
+    """The codec of arrays with bounds in their shape: nested lists, or a number for the shape `()`."""
     shape = low.shape
 
     def decode(value: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as JSON, and back: facts that a JSON Schema cannot express are stored under `KEYWORD`."""
+"""Convert Gymnasium spaces to JSON and back, since a JSON Schema cannot express all of a space."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from ...errors import UsageError
 
 KEYWORD = "x-gymnasium"
-"""Where the description of a space stands in the JSON Schema of the field that carries its members."""
+"""Keyword with the description of a space, in the JSON Schema of the field that has its members."""
 
 Description = dict[str, Any]
 Array = NDArray[Any]
 
-# Limits for spaces from a server: the bounds of a space take memory on this side.
+# Limits for spaces from a server: the bounds of a space take memory in the client.
 MOST_ELEMENTS = 2**27
 MOST_DEPTH = 64
 _DTYPES = frozenset(
@@ -30,10 +30,10 @@ _DEFAULT_DTYPE = "int64"
 
 @functools.singledispatch
 def describe(space: Space[Any]) -> Description:
-    """A space as JSON: `kind` is the name of its class, the rest are the arguments that it is made of.
+    """A space as JSON: `kind` is the name of its class, and the other keys are the arguments of its constructor.
 
-    Bounds that are all alike are one number, infinite ones are the texts `"inf"` and `"-inf"`. A class derived from
-    one of Gymnasium's is described as that one.
+    Equal bounds are one number; infinite ones are the strings `"inf"` and `"-inf"`. A subclass of one of Gymnasium's
+    spaces is described as its base class.
 
     Raises:
         UsageError: A space of this kind cannot be served; the message names it and those that can.
@@ -70,7 +70,7 @@ def _multi_binary(space: spaces.MultiBinary) -> Description:
 @describe.register
 def _text(space: spaces.Text) -> Description:
     bounds = {"min_length": space.min_length, "max_length": space.max_length}
-    # In its own order, which is that of the masks of `sample`.
+    # In the space's order, which the masks of `sample` follow.
     return {"kind": "Text", **bounds, "charset": "".join(space.character_list)}
 
 
@@ -78,7 +78,7 @@ def _text(space: spaces.Text) -> Description:
 def _dict(space: spaces.Dict) -> Description:
     if not all(isinstance(key, str) for key in space.spaces):
         raise UsageError(f"a Dict space with keys that are not text cannot be served: {space}")
-    # As pairs: writers of JSON Schemas sort the keys of an object, and flattened members have the order of these.
+    # As pairs: JSON Schema writers sort the keys of objects, and flattened members depend on this order.
     return {"kind": "Dict", "spaces": [[key, describe(part)] for key, part in space.spaces.items()]}
 
 
@@ -104,7 +104,7 @@ def _graph(space: spaces.Graph) -> Description:
 
 
 def dtype_of(space: Space[Any]) -> str:
-    """The type of its numbers, by name; raises `UsageError` for one that cannot travel."""
+    """The name of a space's dtype. Raises `UsageError` for one that JSON cannot express."""
     name = np.dtype(space.dtype).name
     if name not in _DTYPES:
         raise UsageError(f"a space of numbers of type {name} cannot be served: {space}; JSON has none so wide")
@@ -112,7 +112,7 @@ def dtype_of(space: Space[Any]) -> str:
 
 
 def _listed(bounds: Array, bounded: Array, infinite: str) -> Any:
-    """One number where all are alike, nested lists otherwise."""
+    """One number if all bounds are equal, otherwise nested lists."""
     if bounds.size == 0:
         return 0
     alike = bool((bounds == bounds.flat[0]).all() and (bounded == bounded.flat[0]).all())
@@ -129,7 +129,7 @@ def rebuild(description: Mapping[str, Any]) -> Space[Any]:
     """The space of a description: equal to the one described, and with the same samples for the same seed.
 
     Raises:
-        UsageError: It is no description of a space, or of a kind that this version does not know.
+        UsageError: The description is invalid, or of a kind of space that this version does not know.
     """
     try:
         return _rebuilt(description, MOST_DEPTH)
@@ -153,7 +153,7 @@ Inner = Callable[[Mapping[str, Any]], Space[Any]]
 
 
 def _to_discrete(given: Mapping[str, Any], inner: Inner) -> Space[Any]:
-    # Not all versions have the argument, and those that lack it have this type.
+    # Versions of Gymnasium without the argument use this dtype.
     typed: dict[str, Any] = {} if given["dtype"] == _DEFAULT_DTYPE else {"dtype": _known(given["dtype"]).type}
     discrete: Space[Any] = spaces.Discrete(given["n"], start=given["start"], **typed)
     return discrete
@@ -166,7 +166,7 @@ def _to_box(given: Mapping[str, Any], inner: Inner) -> Space[Any]:
     low, below = _array(given["low"], shape, dtype)
     high, above = _array(given["high"], shape, dtype)
     box = spaces.Box(low, high, shape, dtype.type)
-    # An array of integers has the bounds of its type where the space is unbounded.
+    # In arrays of integers, the dtype's limits replace infinite bounds.
     box.bounded_below, box.bounded_above = below, above
     return box
 
@@ -208,8 +208,8 @@ def _known(dtype: Any) -> np.dtype[Any]:
 
 
 def _array(bound: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Bounds, and which of them are finite."""
-    # One by one only where they differ: objects take many times the memory.
+    """Bounds, and a mask of the finite ones."""
+    # An array of objects only if the bounds differ: it takes many times the memory.
     given = np.array(bound, dtype=object)
     given = given.reshape(shape if given.ndim else ())
     below, above = np.asarray(given == "-inf", dtype=bool), np.asarray(given == "inf", dtype=bool)

@@ -23,7 +23,7 @@ from .description import KEYWORD, describe
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-# Models forbid setting attributes that are not fields; their own methods bypass that in this way.
+# Bypasses the check of pydantic models, which forbid attributes that are not fields.
 _set = object.__setattr__
 MOST_BUTTONS = 20
 
@@ -31,7 +31,7 @@ MOST_BUTTONS = 20
 class GymnasiumAction(Action):
     """What `step` of a Gymnasium environment takes; subclasses type `action` by the space."""
 
-    # How another process gets a class that no module has (`openenv.runtime.process`).
+    # Another process makes the class, which no module has, from this (`openenv.runtime.process`).
     __reference__: ClassVar[tuple[Any, ...]]
 
     action: Any
@@ -56,10 +56,10 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
     """One Gymnasium environment. Serve the subclasses that `gymnasium_environment` makes.
 
     Attributes:
-        env_id: The name under which Gymnasium knows the environment.
+        env_id: Name of the environment in Gymnasium's registry.
         arguments: Keyword arguments for `gymnasium.make`.
-        action_cls: Its action: one field `action`, typed by the action space.
-        observation_cls: Its observation.
+        action_cls: Its action class: one field `action`, typed by the action space.
+        observation_cls: Its observation class.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -81,7 +81,7 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
         self._steps = 0
         self._seed: int | None = None
         self._episode_id: str | None = None
-        # The arguments are copied, so that environments which keep and change them share nothing.
+        # A copy, since environments may keep and change their arguments.
         self._env = gymnasium.make(self.env_id, **copy.deepcopy(self.arguments))
 
     def reset(
@@ -95,11 +95,11 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
 
         Args:
             seed: An integer of at least 0 makes this episode, and those after it, repeatable.
-            episode_id: Name for the episode; one is made up if it is None.
+            episode_id: Id of the episode; None to generate one.
             options: The `options` of the environment's own `reset`.
 
         Raises:
-            InvalidAction: Seed or options are of the wrong type.
+            InvalidAction: Seed or options have the wrong type.
         """
         check_reset_arguments(seed, options)
         self._playing = False
@@ -111,11 +111,11 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
         return self._observe(observation, None, False, False, info)
 
     def step(self, action: GymnasiumAction, timeout_s: float | None = None, **kwargs: Any) -> GymnasiumObservation:
-        """Does one action.
+        """Takes one step.
 
         Raises:
             ResetRequired: No episode is running.
-            InvalidAction: The action is not in the space, in a way that its type cannot express.
+            InvalidAction: The action is not in the space, by a rule that its type cannot express.
         """
         if not self._playing:
             raise ResetRequired(self._refusal)
@@ -138,18 +138,18 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
         self._env.close()
 
     def render_web(self, observation: Any) -> str | None:
-        """The rendered view: a picture with `render_mode=rgb_array`, text with `ansi`, else none."""
+        """The rendered view: a picture with `render_mode=rgb_array`, text with `ansi`, otherwise None."""
         if self._env.render_mode in (None, "human") or self._episode_id is None:
             return None
         return as_html(self._env.render())
 
     def web_actions(self, observation: Any) -> list[tuple[str, dict[str, Any]]]:
-        """A button for each action, where there are few."""
+        """A button for each action, if they are few."""
         space = self._env.action_space
         if not self._playing or not isinstance(space, gymnasium.spaces.Discrete) or space.n > MOST_BUTTONS:
             return []
         values = range(int(space.start), int(space.start + space.n))
-        # As games of the Arcade Learning Environment have them.
+        # Games of the Arcade Learning Environment name their actions.
         meanings = getattr(self._env.unwrapped, "get_action_meanings", None)
         names = list(map(str, meanings() if callable(meanings) else values))
         return [(name, {"action": value}) for name, value in zip(names, values, strict=False)]
@@ -168,8 +168,8 @@ class GymnasiumEnvironment(Environment[GymnasiumAction, GymnasiumObservation, Gy
             "terminated": terminated,
             "truncated": truncated,
         }
-        # Built as `model_construct` would: the encoder makes what the type says, and validating an image again
-        # would cost more than many an environment's step.
+        # Built like `model_construct`: the codec returns valid values, and validating an image again would cost more
+        # than the step of many environments.
         cls = self.observation_cls
         built = cls.__new__(cls)
         _set(built, "__dict__", values)
@@ -184,14 +184,14 @@ _QUICK = ("gymnasium.envs.classic_control.", "gymnasium.envs.toy_text.")
 
 
 def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironment]:
-    """Makes a class that serves one registered Gymnasium environment; one instance is made to see its spaces.
+    """Makes a class that serves one registered Gymnasium environment; one instance is created to read its spaces.
 
     Args:
         env_id: A registered name, such as `CartPole-v1`, or `module:Name-v0` to import a module first.
         kwargs: Passed to `gymnasium.make`.
 
     Raises:
-        UsageError: Gymnasium cannot make it with these arguments, or one of its spaces cannot be served.
+        UsageError: Gymnasium cannot create it with these arguments, or one of its spaces cannot be served.
     """
     arguments = {"disable_env_checker": True, **kwargs}
     try:
@@ -217,10 +217,10 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
             action=(actions.type, _field(env.action_space)),
         )
         documentation = inspect.getdoc(type(env.unwrapped)) or ""
-        # Gymnasium's own pages start with a heading, which says nothing that the name does not.
+        # Gymnasium's documentation starts with a heading, which repeats the name.
         paragraphs = [part for part in documentation.split("\n\n") if part.strip() and not part.startswith("#")]
         summary = " ".join(paragraphs[0].split()) if paragraphs else "An environment of Gymnasium."
-        # `inline` for steps that are faster than the way to a thread and back; None: on a thread.
+        # `inline` for steps that take less time than the switch to a thread; None for a thread.
         quick = env.render_mode != "human" and type(env.unwrapped).__module__.startswith(_QUICK)
         made: type[GymnasiumEnvironment] = served_class(
             name,
@@ -241,22 +241,22 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
 
 
 def gymnasium_app(env_id: str, **kwargs: Any) -> FastAPI:
-    """Makes an app that serves a registered Gymnasium environment; arguments and errors as above."""
+    """An app for a registered Gymnasium environment; arguments and errors are those of `gymnasium_environment`."""
     from ...server.app import create_app  # noqa: PLC0415 - only what serves HTTP loads the web framework
 
     return create_app(gymnasium_environment(env_id, **kwargs), name=env_id)
 
 
 def parse_target(text: str) -> tuple[str, dict[str, Any]]:
-    """Reads `ENV_ID?key=value&key=value`, percent-encoded where need be.
+    """Parses `ENV_ID?key=value&key=value`, with percent-encoding.
 
-    A value is read as JSON where it is JSON, and is text otherwise: `sab=true` is a bool, `map_name=8x8` a str.
+    A value that is valid JSON is parsed, and any other is a string: `sab=true` is a bool, `map_name=8x8` a str.
 
     Returns:
         The environment's name and the keyword arguments for `gymnasium.make`.
 
     Raises:
-        UsageError: The text has no name, or its arguments are not of that form.
+        UsageError: The text has no name, or its arguments do not have that form.
     """
     env_id, _, query = text.partition("?")
     if not env_id:

@@ -22,14 +22,14 @@ from .schema import MappedSpace, Role, space_of_fields
 
 
 class Bounds:
-    """Lowest and highest numbers of a space.
+    """Lower and upper bounds of a space.
 
-    Gymnasium's own `contains` asks for a type of numbers too, and so refuses what environments take.
+    Gymnasium's `contains` also checks the dtype, and so refuses actions that environments accept.
 
     Args:
-        low: Lowest, of one shape with `high`, or numbers.
-        high: Highest.
-        dtype: The type of the numbers in the space.
+        low: Lower bounds: an array of the same shape as `high`, or a number.
+        high: Upper bounds.
+        dtype: Type of the space's elements.
     """
 
     def __init__(self, low: Any, high: Any, dtype: np.dtype[Any]):
@@ -39,7 +39,7 @@ class Bounds:
 
     @classmethod
     def of(cls, space: Space[Any]) -> Self | None:
-        """The bounds of a space of numbers; None for another space."""
+        """The bounds of a numeric space; None for any other space."""
         dtype = np.dtype(space.dtype)
         if isinstance(space, spaces.Discrete):
             return cls(space.start, space.start + space.n - 1, dtype)
@@ -52,15 +52,15 @@ class Bounds:
         return None
 
     def inside(self, array: NDArray[Any]) -> NDArray[np.bool_]:
-        """Which numbers of an array are in the space: within its bounds, whole where it has whole ones.
+        """A mask of the elements that are in the space: within bounds, and integers in a space of integers.
 
         Raises:
-            TypeError: They are no numbers.
+            TypeError: The elements are not numbers.
             ValueError: The array has another shape.
         """
         if array.dtype.kind not in "biuf":
             raise TypeError(f"{array.dtype} are no numbers")
-        inside: NDArray[np.bool_] = (array >= self._low) & (array <= self._high)  # not the opposite: NaN is in none
+        inside: NDArray[np.bool_] = (array >= self._low) & (array <= self._high)  # NaN is outside
         if array.dtype.kind != "f":
             return inside
         if self._dtype.kind != "f":
@@ -75,12 +75,12 @@ Schemas = Mapping[str, Mapping[str, Any]]
 
 
 def schemas_of(client: GenericEnvClient) -> Schemas:
-    """The schemas of `action` and `observation`, as the server of a client tells them. Blocks.
+    """Asks a client's server for the schemas of `action` and `observation`. Blocks.
 
     Raises:
-        ConnectionFailed: The server is not there, or has no such route; of several, the last one's.
-        Unauthorized: It wants another key.
-        ProtocolViolation: It answers something else.
+        ConnectionFailed: No server answers, or the last of several has no such route.
+        Unauthorized: The server needs a valid API key.
+        ProtocolViolation: The answer is not a pair of schemas.
     """
     if client._app is not None:
         return _check_schemas(client._app.state.openenv.schemas, "the app")
@@ -127,19 +127,20 @@ _MISFITS = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 class RemoteSpaces:
-    """Where a served environment is, and how its values become members of spaces. It can be pickled.
+    """The address of a served environment, and the conversion of its values to members of spaces. Picklable.
 
     Args:
-        base_url: As for `EnvClient`.
-        observation_space, decode_observation: In place of what the schema says. The function makes a member of the
-            fields of an observation.
-        action_space, encode_action: The same for actions. The function makes the fields of an action of a member.
-        missing_reward: The reward of a step that has none; None: such a step is an error.
+        base_url: URL of the server, as in `EnvClient`.
+        observation_space, decode_observation: Replace the space from the schema. The function converts the fields of
+            an observation to a member.
+        action_space, encode_action: Replace the space from the schema. The function converts a member to the fields
+            of an action.
+        missing_reward: Reward of a step that has none; None to raise an error.
         options: Further arguments of `EnvClient`.
 
     Attributes:
-        observation_space, action_space: Of one environment.
-        observation, action: How their members travel.
+        observation_space, action_space: Spaces of one environment.
+        observation, action: Conversions of their members.
     """
 
     def __init__(
@@ -167,32 +168,32 @@ class RemoteSpaces:
 
     @property
     def place(self) -> str:
-        """Its address, for people."""
+        """The address in messages."""
         return "an app in this process" if self._base_url is None else str(self._base_url)
 
     def client(self) -> GenericEnvClient:
-        """A new client of it."""
+        """A new client of the environment."""
         return GenericEnvClient(self._base_url, **self._options)
 
     def vector_arguments(self) -> tuple[Any, Fields]:
-        """The arguments of its vector client: its address, and options."""
+        """The arguments of a vector client: address and options."""
         return self._base_url, self._options
 
     def reset_arguments(self, seed: Any, options: Mapping[str, Any] | None) -> Fields:
         """The arguments of the environment's reset. Raises `InvalidArgument` for invalid options."""
         if options is not None and not isinstance(options, Mapping):
             raise errors.InvalidArgument(f"options is {options!r:.80}: give a dict, or None")
-        # A seed is sent only where one was given: not every environment takes one.
+        # A seed is sent only if given, since some environments take no seed.
         seeded: Fields = {} if seed is None else {"seed": int(seed)}
         if options is None:
             return seeded
         return {**seeded, "options": dict(options)} if self._is_gymnasium else {**options, **seeded}
 
     def fields_of(self, member: Any) -> Fields:
-        """An action as the wire has it.
+        """Converts an action to its fields in a message.
 
         Raises:
-            InvalidAction: It is none, or a number outside of its space. All else about it is for the server to say.
+            InvalidAction: It cannot be converted, or a number is outside of its space. The server checks the rest.
         """
         bounds = self._bounds
         try:
@@ -211,14 +212,14 @@ class RemoteSpaces:
             raise self.misfit(fields, error) from error
 
     def misfit(self, fields: Any, error: Exception) -> errors.ProtocolViolation:
-        """The error for an observation that is not a member."""
+        """The error for an observation that is not a member of the space."""
         return errors.ProtocolViolation(
             f"the server's observation {fields!s:.200} does not fit {self.observation_space} "
             f"({type(error).__name__}: {error}): give observation_space=... and decode_observation=..."
         )
 
     def reward_of(self, result: StepResult[Any]) -> float:
-        """The reward of a step. Raises `UsageError` where it has none, and nothing was given in place of one."""
+        """The reward of a step, or else `missing_reward`. Raises `UsageError` if both are None."""
         reward = result.reward
         if reward is None:
             reward = self._missing_reward
@@ -252,7 +253,7 @@ class RemoteSpaces:
         self._is_gymnasium = KEYWORD in self._schemas.get("action", {}).get("properties", {}).get("action", {})
 
     def _side(self, role: Role, space: Space[Any] | None, function: Callable[[Any], Any] | None) -> MappedSpace:
-        """A side by what was given for it, and by its schema where that says more."""
+        """The mapping of actions or observations: by the given space and function, else by the schema."""
         if space is not None and function is not None:
             return MappedSpace(space, function, function)
         if function is not None:
@@ -264,7 +265,7 @@ class RemoteSpaces:
 def ends_of(result: StepResult[Any]) -> tuple[bool, bool]:
     """Whether the episode terminated, and whether it was truncated.
 
-    Only where `done` says that it is over, for that is when the next one begins; and then at least one of both.
+    At least one is true if `done` is, and none otherwise, since `done` decides when the next episode begins.
     """
     truncated = result.done and result.truncated
     return result.done and (result.terminated or not truncated), truncated
@@ -282,26 +283,26 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
         observation, info = env.reset(seed=1)
         observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
 
-    Spaces come from the server: those of a Gymnasium server are its environment's own, those of any other are made
-    of its JSON Schemas (`openenv.adapters.gymnasium.schema`). `info` is the metadata of the result, as JSON says it.
+    Spaces come from the server: a Gymnasium server has its environment's own spaces, and those of any other server
+    are made from its JSON Schemas (`openenv.adapters.gymnasium.schema`). `info` is the metadata of the result.
 
-    The connection is made by the first reset. It may be pickled, copied and forked: each copy has a session of its
-    own, which begins with a reset. Errors are those of `EnvClient`. A connection that is lost is made again,
-    which no caller notices; when its server or worker has died, `step` raises `SessionLost`, or `StepTimeout` after
-    `message_timeout_s`: the step has no reward, and none is made up. `reset` goes on with a new session.
+    The first reset connects. The object may be pickled, copied and forked: each copy has a separate session, which
+    begins with a reset. Errors are those of `EnvClient`. A lost connection is made again without an error. After the
+    death of its server or worker, `step` raises `SessionLost`, or `StepTimeout` after `message_timeout_s`, since the
+    step has no reward. `reset` then opens a new session.
 
     Args:
-        base_url: As for `EnvClient`.
-        observation_space: For schemas that no space says, or another view.
-        decode_observation: Makes a member of that space of an observation's fields; None where its form fits.
-        action_space: The same for actions.
-        encode_action: Makes an action's fields of a member of that space; None where its form fits.
-        missing_reward: Reward of a step for which the environment gives none; None: `UsageError` for such a step.
+        base_url: URL of the server, as in `EnvClient`.
+        observation_space: Space of observations, for a schema without an equivalent space or for another view.
+        decode_observation: Converts an observation's fields to a member of that space; None if their form fits.
+        action_space: Space of actions, as for observations.
+        encode_action: Converts a member of that space to an action's fields; None if its form fits.
+        missing_reward: Reward of a step for which the environment returns None; None raises `UsageError` instead.
         options: Further arguments of `EnvClient`: timeouts, `api_key`, `headers`, `app`, `env`, ...
 
     Raises:
-        ConnectionFailed: There is no server that tells its types.
-        UnmappableSpace: There is no space for its action or observation.
+        ConnectionFailed: No server answers with its schemas.
+        UnmappableSpace: The schema of its actions or observations has no equivalent space.
     """
 
     def __init__(
@@ -325,7 +326,7 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
 
     @property
     def client(self) -> SyncEnvClient[Any, Any, Any]:
-        """The client behind it, for what Gymnasium has no word for: `state()`, for one."""
+        """The client, for calls that Gymnasium lacks, such as `state()`."""
         if self._client is None:
             self._client = self._spaces.client().sync()
         return self._client
@@ -334,19 +335,19 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
         """Starts an episode.
 
         Args:
-            seed: For the environment, and for `np_random` of this object, which wrappers use.
-            options: A Gymnasium server gets them as they are; any other, as arguments of its environment's reset.
+            seed: Seed for the environment, and for this object's `np_random`, which wrappers use.
+            options: Sent unchanged to a Gymnasium server, and to any other server as arguments of `reset`.
         """
         super().reset(seed=seed)
         result = self.client.reset(**self._spaces.reset_arguments(seed, options))
         return self._spaces.member_of(result.observation), _info(result)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Does one action.
+        """Takes one step.
 
         Raises:
-            InvalidAction: The action is not in its space; the episode goes on.
-            SessionLost: The session is gone, and its episode with it: reset.
+            InvalidAction: The action is not in its space; the episode continues.
+            SessionLost: The session and its episode are lost: reset.
         """
         result = self.client.step(self._spaces.fields_of(action))
         observation = self._spaces.member_of(result.observation)
@@ -354,7 +355,7 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
         return observation, reward, *ends_of(result), _info(result)
 
     def close(self) -> None:
-        """Ends the session and its connection; a later reset begins anew."""
+        """Ends the session and its connection. A later reset opens new ones."""
         client, self._client = self._client, None
         if client is not None:
             client.close()

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 else:
     try:
         from gymnasium.vector import AutoresetMode
-    except ImportError:  # Gymnasium 1.0 knows only the first, and has no name for it
+    except ImportError:  # Gymnasium 1.0 has only NEXT_STEP, without this enum
 
         class AutoresetMode(Enum):
-            """The names that later versions of Gymnasium have."""
+            """The enum of later versions of Gymnasium."""
 
             NEXT_STEP = "NextStep"
             SAME_STEP = "SameStep"
@@ -42,7 +42,7 @@ _MODES: dict[str, Mode] = {"NextStep": "next_step", "SameStep": "same_step", "Di
 
 
 def mode_of(given: AutoresetMode | str) -> AutoresetMode:
-    """A mode by itself, by its value, or by the client's word for it. Raises `InvalidArgument` for what is none."""
+    """The mode for a mode, its value, or its name in the client. Raises `InvalidArgument` for anything else."""
     if isinstance(given, AutoresetMode):
         return given
     for value, word in _MODES.items():
@@ -59,14 +59,14 @@ def word_of(mode: AutoresetMode) -> Mode:
 
 
 class ActionBatch:
-    """Takes a batch of actions apart.
+    """Splits a batch of actions.
 
     Args:
-        spaces: Of one environment.
-        count: How many environments.
+        spaces: Spaces of one environment.
+        count: Number of environments.
 
     Attributes:
-        space: Of the batch.
+        space: Space of the batch.
     """
 
     def __init__(self, spaces: RemoteSpaces, count: int):
@@ -79,11 +79,11 @@ class ActionBatch:
         self._bounds = Bounds.of(spaces.action_space)
 
     def fields(self, actions: Any) -> list[Fields]:
-        """Each environment's action as the wire has it.
+        """The fields of each environment's action.
 
         Raises:
-            InvalidAction: One of them is not in its space; nothing was sent.
-            InvalidArgument: They are not one for each environment.
+            InvalidAction: An action is not in its space; no action was sent.
+            InvalidArgument: The number of actions is not the number of environments.
         """
         if self._bounds is None:
             return self._each(actions)
@@ -127,7 +127,7 @@ class ActionBatch:
 
 
 class ObservationBatch:
-    """Puts observations together. Arguments and attributes are those of `ActionBatch`."""
+    """Joins observations into a batch. Arguments and attributes are those of `ActionBatch`."""
 
     def __init__(self, spaces: RemoteSpaces, count: int):
         self._spaces = spaces
@@ -139,16 +139,16 @@ class ObservationBatch:
         self._shape = (count, *(single.shape or ()))
 
     def together(self, rows: Sequence[Fields]) -> Any:
-        """The batch of the observations as the wire has them; a new one each time.
+        """A new batch of the environments' observations, given as fields.
 
         Raises:
-            ProtocolViolation: One of them does not fit its space.
+            ProtocolViolation: An observation does not fit its space.
         """
         field = self._field
         if field is not None:
             try:
                 return np.array([row[field] for row in rows], self.space.dtype).reshape(self._shape)
-            except (LookupError, TypeError, ValueError, OverflowError):  # which one, the other way finds out
+            except (LookupError, TypeError, ValueError, OverflowError):  # the slower way below names the observation
                 pass
         members = [self._spaces.member_of(row) for row in rows]
         single = self._spaces.observation_space
@@ -164,37 +164,37 @@ Result = StepResult[Any]
 
 
 class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
-    """Sessions of a served environment, stepped together: one message a step and connection::
+    """Sessions of a served environment, stepped together, with one message per step and connection::
 
         envs = RemoteVectorEnv("http://localhost:8000", num_envs=16)
         observations, infos = envs.reset(seed=1)
         observations, rewards, terminations, truncations, infos = envs.step(envs.action_space.sample())
 
-    It does what Gymnasium's own `SyncVectorEnv` does over the same environment, in each autoreset mode, with the same
-    seeds and `reset_mask`. Spaces, `info` and pickling are as for `RemoteEnv`.
+    It behaves like Gymnasium's `SyncVectorEnv` over the same environment, in each autoreset mode, with the same seeds
+    and `reset_mask`. Spaces, `info` and pickling are those of `RemoteEnv`.
 
-    What goes wrong in some environments is raised by `step` or `reset`, and no reward is made up for it:
-    `error.data["env_ids"]` tells which environments they are. Those are reset before the next step, with all others
-    or alone (`reset(options={"reset_mask": ...})`, which returns the present observations of the others); until then
-    `step` raises `ResetRequired`. A connection that is lost is made again, unnoticed.
+    If some environments fail, `step` or `reset` raises an error with their numbers in `error.data["env_ids"]`, since
+    they have no reward. Reset them before the next step, alone (`reset(options={"reset_mask": ...})`, which returns
+    the current observations of the others) or with all others; until then `step` raises `ResetRequired`. A lost
+    connection is made again without an error.
 
     Args:
-        base_url: As for `EnvClient`.
-        num_envs: How many environments.
-        autoreset_mode: As for `SyncVectorEnv`. SAME_STEP takes a second trip to the server when episodes end.
-        connections: How many connections share the environments. A server with several workers puts each connection
-            on one of them.
-        observation_space: As for `RemoteEnv`, of one environment.
-        decode_observation: As for `RemoteEnv`.
-        action_space: As for `RemoteEnv`, of one environment.
-        encode_action: As for `RemoteEnv`.
-        missing_reward: As for `RemoteEnv`.
+        base_url: URL of the server, as in `EnvClient`.
+        num_envs: Number of environments.
+        autoreset_mode: Mode as in `SyncVectorEnv`. SAME_STEP needs a second round trip when episodes end.
+        connections: Number of connections that share the environments. A server with several workers puts each
+            connection on one of them.
+        observation_space: Space of one environment's observations, as in `RemoteEnv`.
+        decode_observation: Conversion as in `RemoteEnv`.
+        action_space: Space of one environment's actions, as in `RemoteEnv`.
+        encode_action: Conversion as in `RemoteEnv`.
+        missing_reward: Reward as in `RemoteEnv`.
         options: Further arguments of `EnvClient`.
 
     Raises:
-        ConnectionFailed: There is no server that tells its types.
-        UnmappableSpace: There is no space for its action or observation.
-        UsageError: A number or mode that makes no sense.
+        ConnectionFailed: No server answers with its schemas.
+        UnmappableSpace: The schema of its actions or observations has no equivalent space.
+        UsageError: A number or mode is invalid.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
 
     @property
     def client(self) -> SyncVectorEnvClient[Any, Any]:
-        """The client behind it."""
+        """The vector client."""
         return self._client
 
     def reset(
@@ -234,14 +234,14 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         """Starts episodes.
 
         Args:
-            seed: One for each environment, or that of the first: the others get the numbers after it.
-            options: As for `RemoteEnv`; `reset_mask`, an array of bools, says which environments are reset.
+            seed: Seeds of the environments, or the seed of the first one: the others get the numbers after it.
+            options: Options as in `RemoteEnv`; `reset_mask`, an array of bools, selects the environments to reset.
 
         Returns:
             The observations of all environments, and the infos of those that were reset.
 
         Raises:
-            OpenEnvError: Some could not be reset; see above.
+            OpenEnvError: Some environments could not be reset; see the class.
         """
         if isinstance(seed, (int, np.integer)):
             super().reset(seed=int(seed))
@@ -268,12 +268,12 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         return self._observed.together(self._rows), infos
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], Infos]:
-        """Does one action in each environment.
+        """Takes one step in each environment.
 
         Raises:
-            InvalidAction: One of them is not in its space.
-            ResetRequired: Some have no running episode, and none begins by itself.
-            OpenEnvError: Some have failed; see above.
+            InvalidAction: An action is not in its space.
+            ResetRequired: Some environments have no running episode, and autoreset does not start one.
+            OpenEnvError: Some environments failed; see the class.
         """
         waiting = self._ended if self.autoreset_mode is AutoresetMode.DISABLED else self._idle
         if waiting.any() or self._idle.any():
@@ -292,7 +292,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         rewards: list[Any] = [result.reward for result in results]
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             for index in np.flatnonzero(resetting):
-                rewards[index] = 0.0  # what Gymnasium gives for the step that resets
+                rewards[index] = 0.0  # Gymnasium's reward for the step that resets
         if None in rewards:
             rewards = [
                 self._spaces.reward_of(result) if reward is None else reward
@@ -303,12 +303,12 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         return observations, np.array(rewards, dtype=np.float64), terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Ends the sessions and their connections; a later reset begins anew."""
+        """Ends the sessions and their connections. A later reset opens new ones."""
         self._idle[:] = True
         self._client.close()
 
     def __del__(self) -> None:
-        # Not as Gymnasium has it: who collects garbage must not wait, least of all on the loop that is waited for.
+        # Unlike Gymnasium's, it does not wait: garbage may be collected on the loop that would do the closing.
         client = None if self.closed or "_client" not in self.__dict__ else self._client.async_client
         loop = None if client is None or client._pid != os.getpid() else client._loop
         if client is not None and loop is not None and not loop.is_closed():
@@ -323,7 +323,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._begin()
 
     def _begin(self) -> None:
-        """Begins without sessions."""
+        """Sets up the client and an initial state without sessions."""
         base_url, options = self._spaces.vector_arguments()
         client: VectorEnvClient[Any, Any] = VectorEnvClient(
             GenericEnvClient, base_url, self.num_envs, self._connections, word_of(self.autoreset_mode), **options
@@ -332,12 +332,12 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._acted = ActionBatch(self._spaces, self.num_envs)
         self._observed = ObservationBatch(self._spaces, self.num_envs)
         self._rows: list[Any] = [None] * self.num_envs
-        self._idle = np.ones(self.num_envs, dtype=np.bool_)  # those that only a reset brings on
+        self._idle = np.ones(self.num_envs, dtype=np.bool_)  # environments that need a reset
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
 
     @contextmanager
     def _undecided(self, env_ids: Sequence[int]) -> Iterator[None]:
-        """A call for some environments; if it is interrupted, which did it is unknown, and only a reset helps."""
+        """Marks environments as in need of a reset: if the call is interrupted, their state is unknown."""
         self._idle[env_ids] = True
         try:
             yield
@@ -355,7 +355,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         return seed
 
     def _chosen(self, options: dict[str, Any] | None) -> tuple[list[int], dict[str, Any] | None]:
-        """Which environments are reset, and with which options."""
+        """The numbers of the environments to reset, and the options."""
         if not isinstance(options, dict) or "reset_mask" not in options:
             return list(range(self.num_envs)), options
         mask = options["reset_mask"]
@@ -366,7 +366,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         return np.flatnonzero(mask).tolist(), {name: value for name, value in options.items() if name != "reset_mask"}
 
     def _note_ends(self, results: Sequence[Result]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Takes what is known of the episodes, in those environments, too, beside which others have failed."""
+        """Updates the state of each environment, even if others failed."""
         for index, result in enumerate(results):
             if result.error is None:
                 self._rows[index] = result.observation
@@ -381,10 +381,10 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         for index, result in enumerate(results):
             info = result.metadata
             if same_step and self._ended[index]:
-                # The end of an episode, and the info of the beginning after it.
+                # The end of an episode, and the info of the next one's reset.
                 final, info = dict(info or {}), {}
                 last = result.observation
-                if "final_observation" in final:  # else the reset after it failed, as the next step will say
+                if "final_observation" in final:  # otherwise its reset failed, and the next step raises that
                     last, info = final.pop("final_observation"), final
                     final = info.pop("final_metadata") or {}
                 final_obs = self._spaces.member_of(last)
@@ -397,7 +397,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         failed = [(index, result.error) for index, result in zip(env_ids, results, strict=True) if result.error]
         if not failed:
             return
-        # One error for all: the first, with the numbers of the environments.
+        # The first error, with the numbers of all environments that failed.
         first = failed[0][1]
         error = copy.copy(first)
         numbers = [index for index, _ in failed]

@@ -1,4 +1,4 @@
-"""JSON Schemas as Gymnasium spaces, for trainers that only know arrays."""
+"""Convert JSON Schemas to Gymnasium spaces, for trainers that work with arrays only."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .description import KEYWORD, rebuild
 
 @dataclass(frozen=True, slots=True)
 class MappedSpace:
-    """A schema as a space.
+    """A JSON Schema mapped to a space.
 
     Attributes:
-        space: Its members stand for the values that the schema allows.
-        encode: From a member to the value in JSON. Does not check membership.
-        decode: From a value to the member. Raises LookupError, TypeError or ValueError for what is none.
-        field: The one field that carries the value, of an object with one; None for any other.
-        single: A number on its own, which is an array of one element here.
-        plain: The value is the member's numbers as a list, so that many are made one array at once.
+        space: Space of the values that the schema allows.
+        encode: Converts a member to its JSON value. Does not check membership.
+        decode: Converts a JSON value to a member. Raises LookupError, TypeError or ValueError for an invalid value.
+        field: The only field of an object that has one; otherwise None.
+        single: Whether the value is a single number, which is an array of one element in the space.
+        plain: Whether the value is the member as nested lists, so that a batch converts to one array at once.
     """
 
     space: Space[Any]
@@ -52,7 +52,7 @@ def choice(values: Sequence[Any]) -> MappedSpace:
 
 
 def first_fit(parts: Sequence[MappedSpace], value: Any) -> tuple[np.int64, Any]:
-    """The first alternative that a value is of."""
+    """The number of the first alternative that accepts a value, and the member."""
     for number, part in enumerate(parts):
         try:
             member = part.decode(value)
@@ -96,14 +96,14 @@ def text(value: Any) -> str:
 Role = Literal["action", "observation"]
 Schema = Mapping[str, Any]
 
-# Fields of results in addition to the observation, and fields that no agent decides.
+# Fields of results that are not observations, and fields of actions that no agent decides.
 _BESIDE = {"observation": {"done", "reward", "metadata", "terminated", "truncated"}, "action": {"metadata"}}
 # Keywords that would let the space offer actions that the server refuses.
 _NARROWING = ("pattern", "format", "multipleOf", "uniqueItems", "contains")
-# A schema comes from a server, and these become memory here.
+# Limits for schemas from a server, whose parts and elements take memory in the client.
 MOST_PARTS = 1024
 MOST_ELEMENTS = 2**24
-# So long may texts be that a space without a limit of its own makes up.
+# Longest sample, in characters, of a space without a limit.
 SAMPLE_LENGTH = 64
 _INT64 = np.iinfo(np.int64)
 _NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
@@ -111,7 +111,7 @@ _PRINTABLE = "".join(map(chr, range(32, 127)))
 
 
 class FreeText(spaces.Text):
-    """Any text; samples are of printable ASCII.
+    """A space of all strings; samples are printable ASCII.
 
     Args:
         min_length: Shortest member.
@@ -130,15 +130,15 @@ class FreeText(spaces.Text):
 def space_of_fields(schema: Schema, role: Role) -> MappedSpace:
     """The space of an action's or an observation's fields.
 
-    What is no part of it in Gymnasium (reward, done, metadata) is left out. Of a single field, the space is that of
-    the field itself; of several, a `Dict`.
+    Fields that Gymnasium returns separately (reward, done, metadata) are left out. A single field has its own space;
+    several fields are a `Dict`.
 
     Args:
-        schema: Of the whole action or observation, as `GET /schema` has it.
-        role: Which of the two.
+        schema: Schema of the action or observation, as `GET /schema` returns it.
+        role: `action` or `observation`.
 
     Raises:
-        UnmappableSpace: There is no space for it; the message names the place and how to go on.
+        UnmappableSpace: The schema has no equivalent space; the message names the part and the next step.
     """
     mapper = _Mapper(schema.get("$defs", {}), role)
     try:
@@ -160,7 +160,7 @@ def space_of_fields(schema: Schema, role: Role) -> MappedSpace:
 
 
 class _Mapper:
-    """Walks through one schema; `trail` are the definitions that lead to where it is."""
+    """Walks through one schema; `trail` has the names of the definitions around the current part."""
 
     def __init__(self, definitions: Any, role: Role):
         self._definitions = definitions if isinstance(definitions, Mapping) else {}
@@ -178,7 +178,7 @@ class _Mapper:
         }
 
     def space(self, schema: Any, place: str, trail: tuple[str, ...]) -> MappedSpace:
-        """The space of any schema."""
+        """The space of a schema, or of a part of one."""
         if not isinstance(schema, Mapping):
             raise self.refusal(place, "its schema allows anything")
         if KEYWORD in schema:
@@ -296,13 +296,13 @@ class _Mapper:
 
 
 def _alternatives(schema: Schema) -> list[Any] | None:
-    """What a value may be, one or the other; None for a schema that is one of itself."""
+    """The alternatives of a schema; None if it has no alternatives."""
     given = schema.get("anyOf", schema.get("oneOf"))
     if given is not None:
         return list(given)
     rest = {name: value for name, value in schema.items() if name not in {"allOf", "type"}}
     whole, kind = schema.get("allOf"), schema.get("type")
-    if isinstance(whole, list) and len(whole) == 1:  # how a reference with words of its own is written
+    if isinstance(whole, list) and len(whole) == 1:  # a reference with further keywords
         return [{**whole[0], **rest}]
     return [{**rest, "type": each} for each in kind] if isinstance(kind, list) else None
 
@@ -317,7 +317,7 @@ def _rebuild(description: Any) -> MappedSpace:
 
 
 def _stack(item: MappedSpace, length: int) -> Space[Any] | None:
-    """So many members of a space in one array; None where they are no numbers."""
+    """A space of `length` members in one array; None if they are not numbers."""
     space = item.space
     if item.single and isinstance(space, spaces.Discrete):
         start = np.full(length, space.start, np.int64)
@@ -332,5 +332,5 @@ def _stack(item: MappedSpace, length: int) -> Space[Any] | None:
 
 
 def _within(bound: int | None, infinite: float) -> float:
-    """A bound that the numbers of the space can have; infinite for another."""
+    """A bound that fits into int64, otherwise `infinite`."""
     return infinite if bound is None or not _INT64.min <= bound <= _INT64.max else bound

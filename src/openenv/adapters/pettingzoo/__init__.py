@@ -1,4 +1,4 @@
-"""PettingZoo's environments of many agents as servers: `openenv serve pettingzoo:MODULE`."""
+"""Serve PettingZoo's multi-agent environments: `openenv serve pettingzoo:MODULE`."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class PettingZooAction(Action):
     """What `step` takes: an action of each agent in `to_act`; subclasses type them by the spaces."""
 
-    # How another process gets a class that no module has (`openenv.runtime.process`).
+    # Another process makes the class, which no module has, from this (`openenv.runtime.process`).
     __reference__: ClassVar[tuple[Any, ...]]
 
     actions: Any
@@ -72,7 +72,7 @@ class PettingZooState(State):
 
 
 def by_agent(name: str, spaces: Mapping[str, Space[Any]], codecs: Mapping[str, SpaceCodec]) -> Any:
-    """A type of JSON objects with a member of its space for each agent, or for some of them."""
+    """A type of JSON objects that map agents to members of their spaces. No agent is required."""
     fields = {}
     for agent, space in spaces.items():
         words = " ".join(str(space).split())
@@ -83,7 +83,7 @@ def by_agent(name: str, spaces: Mapping[str, Space[Any]], codecs: Mapping[str, S
 
 @dataclass(slots=True)
 class AgentReports:
-    """What some agents get, each under its own name as PettingZoo has it."""
+    """Results of a call by agent, under PettingZoo's names."""
 
     observations: dict[Any, Any] = field(default_factory=dict)
     rewards: dict[Any, float] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class AgentReports:
 
 
 class AgentGame(ABC):
-    """A game and its agents."""
+    """The common interface of PettingZoo's two APIs."""
 
     env: Any
 
@@ -109,7 +109,7 @@ class AgentGame(ABC):
 
     @abstractmethod
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> AgentReports:
-        """Begins an episode."""
+        """Starts an episode."""
 
     @abstractmethod
     def step(self, actions: dict[Any, Any]) -> AgentReports:
@@ -117,7 +117,7 @@ class AgentGame(ABC):
 
 
 class ParallelGame(AgentGame):
-    """All agents that live act at a time."""
+    """All live agents act at the same time (Parallel API)."""
 
     def __init__(self, env: ParallelEnv[Any, Any, Any]):
         self.env = env
@@ -135,7 +135,7 @@ class ParallelGame(AgentGame):
 
 
 class TurnBasedGame(AgentGame):
-    """One agent acts at a time. Those that are dead get the report of their end, and need not act for it."""
+    """One agent acts at a time (AEC API). A dead agent gets its last report without having to act."""
 
     def __init__(self, env: AECEnv[Any, Any, Any]):
         self.env = env
@@ -153,7 +153,7 @@ class TurnBasedGame(AgentGame):
         return self._reports()
 
     def _reports(self) -> AgentReports:
-        """For the next agent that lives, and for those before it that have died."""
+        """Reports of the next live agent, and of the dead agents before it."""
         reports = AgentReports()
         while self.env.agents:
             agent = self.env.agent_selection
@@ -176,11 +176,11 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
     """One game of many agents. Serve the subclasses that `pettingzoo_environment` makes.
 
     Attributes:
-        module: The module that has the environment.
+        module: Module of the environment.
         arguments: Keyword arguments for its constructor.
-        action_cls: Its action: one field `actions`, which has a field for each agent, typed by its space.
-        observation_cls: Its observation.
-        names: Names of agents, as they are on the wire, and what PettingZoo calls them.
+        action_cls: Its action class: one field `actions`, which has a field for each agent, typed by its space.
+        observation_cls: Its observation class.
+        names: Maps the names of agents in messages to PettingZoo's names.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -200,7 +200,7 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         self._playing = False
         self._cut_short = False
         self._state = PettingZooState(module=self.module)
-        # The arguments are copied, so that environments which keep and change them share nothing.
+        # A copy, since environments may keep and change their arguments.
         self._game = type(self)._make(**copy.deepcopy(self.arguments))
 
     def reset(
@@ -214,11 +214,11 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
 
         Args:
             seed: An integer of at least 0 makes this episode repeatable.
-            episode_id: Name for the episode; one is made up if it is None.
+            episode_id: Id of the episode; None to generate one.
             options: The `options` of the environment's own `reset`.
 
         Raises:
-            InvalidAction: Seed or options are of the wrong type.
+            InvalidAction: Seed or options have the wrong type.
         """
         check_reset_arguments(seed, options)
         self._playing = False
@@ -229,11 +229,11 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         return self._observe(reports, first=True)
 
     def step(self, action: PettingZooAction, timeout_s: float | None = None, **kwargs: Any) -> PettingZooObservation:
-        """Does one action of each agent in `to_act`.
+        """Takes one action of each agent in `to_act`.
 
         Raises:
             ResetRequired: No episode is running.
-            InvalidAction: An agent that is to act has no action, or one that is not to act has one.
+            InvalidAction: An agent in `to_act` has no action, or another agent has one.
         """
         if not self._playing:
             raise ResetRequired(self._refusal)
@@ -256,14 +256,14 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         self._game.env.close()
 
     def render_web(self, observation: Any) -> str | None:
-        """The rendered view: a picture with `render_mode=rgb_array`, text with `ansi`, else none."""
+        """The rendered view: a picture with `render_mode=rgb_array`, text with `ansi`, otherwise None."""
         env = self._game.env
         if getattr(env, "render_mode", None) in (None, "human") or self._state.episode_id is None:
             return None
         return as_html(env.render())
 
     def web_actions(self, observation: Any) -> list[tuple[str, dict[str, Any]]]:
-        """A button for each action that is allowed, where one agent is to act and has few."""
+        """A button for each allowed action, if a single agent acts next and has few actions."""
         if not self._playing or len(self._state.to_act) != 1:
             return []
         (name,) = self._state.to_act
@@ -279,7 +279,7 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         return duplicate(self, self._game.env, memo)
 
     def _observe(self, reports: AgentReports, first: bool) -> PettingZooObservation:
-        """The reports, under the names of the wire, and what they mean for the whole."""
+        """The observation made of the agents' reports, with their names in messages."""
         state = self._state
         state.agents = [str(agent) for agent in self._game.agents]
         state.to_act = [str(agent) for agent in self._game.to_act]
@@ -311,7 +311,7 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
 
 
 def _masks(reports: AgentReports, to_act: list[Any]) -> dict[str, list[int]]:
-    """Where environments keep them: in the observation, or in the info."""
+    """The action masks of agents, which environments put into the observation or into the info."""
     masks: dict[str, list[int]] = {}
     for agent in to_act:
         for place in (reports.observations.get(agent), reports.infos.get(agent)):
@@ -321,21 +321,21 @@ def _masks(reports: AgentReports, to_act: list[Any]) -> dict[str, list[int]]:
     return masks
 
 
-# In this order: where a module has both, one call for all agents is the cheaper one.
+# The parallel API first, if a module has both: one call for all agents is cheaper.
 _CONSTRUCTORS = ("parallel_env", "env")
 
 
 def pettingzoo_environment(module: str, **kwargs: Any) -> type[PettingZooEnvironment]:
-    """Makes a class that serves an environment of PettingZoo; one instance is made to see its spaces.
+    """Makes a class that serves an environment of PettingZoo; one instance is created to read its spaces.
 
     Args:
-        module: Of PettingZoo (`butterfly.pistonball_v6`), or any other one; `:env` behind it chooses the constructor,
-            which otherwise is `parallel_env` if the module has one, and `env` if not.
-        kwargs: For the constructor.
+        module: A module of PettingZoo (`butterfly.pistonball_v6`) or any other; a suffix `:env` names the
+            constructor, which by default is `parallel_env` if the module has one, and otherwise `env`.
+        kwargs: Keyword arguments for the constructor.
 
     Raises:
-        UsageError: There is no such module or constructor, it fails with these arguments, it does not say
-            who may play, or one of the spaces cannot be served.
+        UsageError: The module or constructor does not exist, the constructor fails with these arguments, the
+            environment has no `possible_agents`, or one of the spaces cannot be served.
         ImportFailed: The module cannot be imported.
     """
     constructor = _constructor(module)
@@ -356,7 +356,7 @@ def pettingzoo_environment(module: str, **kwargs: Any) -> type[PettingZooEnviron
 
 
 def pettingzoo_app(module: str, **kwargs: Any) -> FastAPI:
-    """Makes an app that serves an environment of PettingZoo; arguments and errors as above."""
+    """Makes an app that serves an environment of PettingZoo; arguments and errors of `pettingzoo_environment`."""
     from ...server.app import create_app  # noqa: PLC0415 - only what serves HTTP loads the web framework
 
     return create_app(pettingzoo_environment(module, **kwargs), name=module)
@@ -368,7 +368,7 @@ def _constructor(target: str) -> Callable[..., Any]:
     full = f"pettingzoo.{name}"
     try:
         is_there = importlib.util.find_spec(full) is not None
-    except ModuleNotFoundError:  # nor is what it would be in
+    except ModuleNotFoundError:  # its parent package does not exist either
         is_there = False
     module = import_module(full if is_there else name, what)
     found = [each for each in ((wanted,) if colon else _CONSTRUCTORS) if callable(getattr(module, each, None))]

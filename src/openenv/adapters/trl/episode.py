@@ -1,4 +1,4 @@
-"""`environment_factory` for TRL: classes with instances that hold one session and play one episode after another."""
+"""`environment_factory` for TRL: each instance of its classes has one session and plays one episode at a time."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from .images import image_parts, take_images
 from .methods import method_of
 from .tools import EpisodeTool, Tools, tools_of
 
-# Fields that the model does not read.
+# Fields that the model does not see.
 _BESIDE = frozenset({"reward", "done", "metadata", "truncated", "terminated"})
-# Fields for text that is written to be read.
+# Fields with text for a reader.
 _WORDS = ("text", "message", "observation", "content", "output", "prompt", "response")
 
 
 def text_of(observation: Any) -> str:
-    """An observation as text: a field such as `text` or `message`, an only text, or all of it as JSON.
+    """An observation as text: a field such as `text` or `message`, its only string, or all of it as JSON.
 
-    Reward, done and metadata are no part of it.
+    Reward, done and metadata are left out.
 
     Returns:
-        The empty text for an observation that holds nothing else.
+        The text; empty if nothing else is in the observation.
 
     Raises:
-        StepFailed: It holds a value that JSON cannot say.
+        StepFailed: A value cannot be written as JSON.
     """
     if isinstance(observation, str):
         return observation
@@ -69,7 +69,7 @@ def _fields(observation: Any) -> dict[str, Any] | None:
 
 def _json(value: Any) -> str:
     try:
-        # Arrays and tensors have this method in common, and numpy's numbers.
+        # Arrays, tensors and numpy's numbers share the method `tolist`.
         return to_json(
             value, fallback=lambda value: value.tolist(), inf_nan_mode="constants", bytes_mode="base64"
         ).decode()
@@ -79,17 +79,17 @@ def _json(value: Any) -> str:
         ) from error
 
 
-# From an observation to text, to content blocks, or to None for nothing.
+# Converts an observation to text, to content blocks, or to None for nothing.
 Render = Callable[[Any], str | list[dict[str, Any]] | None]
 
 _TRANSPORT = "transport_error"
 
 
 def refusal_of(observation: Any) -> str | None:
-    """The failure that a tool of an MCP environment reports as data, for the model; None if it did not fail.
+    """The error that a tool of an MCP environment reports in its result, for the model; None without an error.
 
     Raises:
-        ConnectionLost: The tool could not be reached, by the infrastructure's fault.
+        ConnectionLost: The infrastructure failed, so that the tool could not be reached.
     """
     error = _called(observation).get("error")
     if not error:
@@ -102,15 +102,15 @@ def refusal_of(observation: Any) -> str | None:
 
 
 def answer_of(observation: Any) -> str | list[dict[str, Any]]:
-    """An observation for a model to read: the result of a tool of an MCP environment, or the observation itself.
+    """The content that a model reads of an observation; of an MCP environment, the result of the tool.
 
     Returns:
-        `text_of` it; with images, a list of content parts: `{"type": "image", "image": PIL.Image.Image}` for each
-        image, then the text of all else, if there is any.
+        The text of `text_of`; with images, a list of content parts: `{"type": "image", "image": PIL.Image.Image}` for
+        each image, then the remaining text, if any.
 
     Raises:
-        StepFailed: It holds a value that JSON cannot say, or an image that cannot be read.
-        UsageError: It has an image, and Pillow is not installed.
+        StepFailed: A value cannot be written as JSON, or an image cannot be read.
+        UsageError: It contains an image and Pillow is not installed.
     """
     called = _called(observation)
     if "result" not in called:
@@ -138,7 +138,7 @@ def _content_of(observation: Any) -> str | list[dict[str, Any]]:
 
 
 def _called(observation: Any) -> Mapping[str, Any]:
-    """The fields of the observation of a tool call; none for any other."""
+    """The fields of a tool call's observation; empty for any other."""
     fields = observation if isinstance(observation, Mapping) else getattr(observation, "__dict__", {})
     return fields if {"tool_name", "result"} <= fields.keys() else {}
 
@@ -148,27 +148,27 @@ def _part(value: Any, name: str) -> Any:
 
 
 Results = Sequence[StepResult[Any]]
-# None for an episode that cannot be scored, which trainers then leave out.
+# Scores an episode; None if it has no score, so that trainers leave it out.
 Reward = Callable[[list[StepResult[Any]]], float | None]
 
 
 def total(results: Results) -> float | None:
-    """The sum of the rewards. 0 for an episode without a step; None where there were steps and none gave a reward."""
+    """The sum of the rewards: 0 for an episode without a step, None if no step gave a reward."""
     given = _given(results)
     return float(sum(given)) if given or not results else None
 
 
 def last(results: Results) -> float | None:
-    """The last reward that a step gave; otherwise as `total`."""
+    """The last reward that a step gave; without any, the result of `total`."""
     given = _given(results)
     return given[-1] if given else total(results)
 
 
 def reward_of(reward: Reward | str) -> Reward:
-    """The function that `reward=` means.
+    """The function for the argument `reward`.
 
     Raises:
-        UsageError: It is none, and not the name of one.
+        UsageError: It is neither a function nor the name of one.
     """
     named: dict[Any, Reward] = {"sum": total, "last": last}
     if callable(reward):
@@ -186,17 +186,17 @@ def _given(results: Results) -> list[float]:
 
 @dataclass(frozen=True)
 class EpisodeConfig:
-    """How to make an episode. Picklable, as long as its parts are.
+    """Configuration of episodes. Picklable, if its parts are.
 
     Attributes:
-        name: The class's name, under which trainers log its reward.
+        name: Name of the class, under which trainers log its reward.
         client_type: The client class.
-        arguments: The arguments of each client.
-        tools: The tools of the model.
-        reward: How an episode is scored; None leaves that to the trainer.
-        render: Turns an observation into content for the model; None for `answer_of`.
+        arguments: Arguments of each client.
+        tools: Tools for the model.
+        reward: Function that scores an episode; None leaves that to the trainer.
+        render: Converts an observation to content for the model; None for `answer_of`.
         columns: Columns of the dataset that the environment's reset gets; None for all.
-        patience_s: Seconds for which a reset is tried again while there is no session to be had.
+        patience_s: Seconds for which a reset is tried again while no session is available.
     """
 
     name: str
@@ -209,13 +209,13 @@ class EpisodeConfig:
     patience_s: float
 
     def client(self) -> EnvClient[Any, Any, Any]:
-        """A client of its own for one episode; it connects with its first call."""
+        """A new client, which connects with its first call."""
         return self.client_type(**self.arguments)
 
 
 _log = logging.getLogger(__name__)
 
-# Resets of one instance that may fail in a row by the environment's own fault.
+# Most resets of one instance that may fail in a row because of the environment.
 MOST_FAILURES = 3
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -224,9 +224,9 @@ LONGEST_PAUSE_S = 5.0
 class TrlEpisode:
     """Base of the classes that `environment_factory` makes. Its subclasses have the tools as methods.
 
-    One instance serves one rollout after another: `reset`, tool calls, `get_reward`. It may be called from any
-    thread, by one at a time. It connects with its first call, anew when the connection or the session was lost in the
-    meantime, and its session is closed when it is collected, or when the process ends.
+    One instance plays one rollout after another: `reset`, tool calls, `get_reward`. Any thread may call it, one at a
+    time. It connects with its first call, and again after the connection or the session was lost. Its session is
+    closed when it is garbage collected, or when the process ends.
     """
 
     _config: ClassVar[EpisodeConfig]
@@ -241,7 +241,7 @@ class TrlEpisode:
 
     @property
     def results(self) -> tuple[StepResult[Any], ...]:
-        """What the steps of this episode gave, for reward functions of one's own (`environments[i].results`)."""
+        """The results of this episode's steps, for custom reward functions (`environments[i].results`)."""
         return tuple(self._results)
 
     @property
@@ -258,18 +258,18 @@ class TrlEpisode:
         """Starts an episode.
 
         Args:
-            row: The columns of the dataset; the environment gets those that its own `reset` takes.
+            row: The columns of the dataset; the environment gets those that its `reset` takes.
 
         Returns:
-            The first observation, for the prompt. None if there is nothing to say, or if the environment failed: then
-            the episode goes unscored.
+            The first observation, for the prompt. None if it is empty, or if the environment failed, so that the
+            episode has no score.
 
         Raises:
-            ConnectionFailed, CapacityError: There was no session to be had within `patience_s`.
-            EnvironmentFailed: The environment has failed `MOST_FAILURES` times in a row.
+            ConnectionFailed, CapacityError: No session was available within `patience_s`.
+            EnvironmentFailed: The environment failed `MOST_FAILURES` times in a row.
         """
         if self._failure is not None and not isinstance(self._failure, errors.StepFailed):
-            self._client.close()  # what is left of that session is not worth a wait
+            self._client.close()  # waiting for the rest of that session has no use
         self._results, self._failure, self._playing = [], None, False
         columns = self._config.columns
         sent = row if columns is None else {name: row[name] for name in columns if name in row}
@@ -286,10 +286,10 @@ class TrlEpisode:
         return self._rendered(result.observation) or None
 
     def _begin(self, arguments: dict[str, Any]) -> StepResult[Any]:
-        """Resets, again and again where the connection or a full server are in the way."""
+        """Resets, and retries while the connection fails or the server is full."""
         if self._closing is None:
             self._closing = weakref.finalize(self, _close_session, self._client.async_client, os.getpid())
-            self._closing.atexit = False  # at the end of the process the portal closes what is left, within a time
+            self._closing.atexit = False  # at exit, the portal closes all clients within a time limit
         end = time.monotonic() + self._config.patience_s
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
@@ -308,11 +308,11 @@ class TrlEpisode:
             time.sleep(pause)
 
     def _use(self, tool: EpisodeTool, arguments: dict[str, Any]) -> Any:
-        """Steps. What it raises, trainers show to the model.
+        """Calls a tool with one step. Trainers show its errors to the model.
 
         Raises:
-            InvalidAction, UsageError: The model's mistake; the episode goes on.
-            Exception: Anything else: the episode is over and goes unscored.
+            InvalidAction, UsageError: The model made a mistake; the episode continues.
+            Exception: Any other failure: the episode is over and has no score.
         """
         if self._failure is not None:
             raise self._failure
@@ -345,14 +345,14 @@ class TrlEpisode:
 
 
 def _close_session(client: EnvClient[Any, Any, Any], pid: int) -> None:
-    """Closes a session without waiting for it: garbage is collected on any thread."""
+    """Closes a session without waiting, since garbage collection may run on any thread."""
     if os.getpid() == pid:
         with contextlib.suppress(errors.OpenEnvError):  # the process is ending: the portal has closed the client
             submit_to(portal().loop, client._close())
 
 
 class EpisodeType(type):
-    """Class of the classes that `environment_factory` makes. No module has them: pickled is their config."""
+    """Metaclass of the classes from `environment_factory`. No module has them, so they pickle as their config."""
 
     _config: EpisodeConfig
 
@@ -368,44 +368,44 @@ def environment_factory(
     name: str | None = None,
     **client_kwargs: Any,
 ) -> type[TrlEpisode]:
-    """The class that `GRPOTrainer(environment_factory=...)` wants, for an environment served somewhere::
+    """Makes the class for `GRPOTrainer(environment_factory=...)` from a served environment::
 
         F = environment_factory(CounterEnv, tools={"count": CounterAction}, base_url="http://localhost:8000")
         GRPOTrainer(model, environment_factory=F, train_dataset=rows, args=...)
 
     Its public methods are `reset`, `get_reward` and the tools, each with a typed signature and a docstring made from
     the JSON Schema of its arguments. The class can be pickled if the client class, the functions and `client_kwargs`
-    can, so it serves TRL's asynchronous trainer as well. Tool calls are one step of the environment each.
+    can, so it also works with TRL's asynchronous trainer. Each tool call is one step of the environment.
 
-    What goes wrong, and what becomes of it:
+    Failures:
 
-    - Wrong arguments, a call after the end of the episode, an error that a tool reports: the model reads it, and the
-      episode goes on. (TRL turns what a tool raises into a tool message.)
-    - The environment, its server or the connection to it failed in an episode: the model reads that, further calls
-      say the same, and `get_reward` returns None. TRL leaves such a rollout out: it is no reward of 0.
-    - There is no session at the start of an episode (server gone, or full): reset tries again for `patience_s`
-      seconds and then raises, which ends the training. Where the environment's own reset fails, the episode goes
-      unscored; three times in a row in one instance raise.
+    - Invalid arguments, a call after the end of the episode, an error that a tool reports: the model reads the error,
+      and the episode continues. (TRL turns an error of a tool into a tool message.)
+    - The environment, its server or its connection failed in an episode: the model reads the error, further calls
+      raise it again, and `get_reward` returns None. TRL leaves such a rollout out, instead of a reward of 0.
+    - No session is available at the start of an episode (server gone, or full): reset tries again for `patience_s`
+      seconds and then raises, which ends the training. If the environment's reset fails, the episode has no score;
+      the third failure in a row in one instance raises.
 
     Args:
         client_cls: The client class: a subclass of `EnvClient`.
-        tools: What the model may call. A mapping from names to action classes (`{"move": MoveAction}`), to functions
+        tools: The tools for the model. A mapping from names to action classes (`{"move": MoveAction}`), to functions
             with typed arguments that return an action, or to names of tools of an MCP environment; a list of the
-            same, named after them; `"mcp"` for all tools of an MCP environment, which is asked now, once; None for
-            `"mcp"` where the client lists tools, or else for the action classes that it was declared with.
-        reward: The episode's reward: `"sum"` or `"last"` of what the steps gave (0 without any step), a function from
+            same, which keep their names; `"mcp"` for all tools of an MCP environment, which is asked now, once; None
+            for `"mcp"` if the client lists tools, and otherwise for the client's action classes.
+        reward: The episode's reward: `"sum"` or `"last"` of the steps' rewards (0 without any step), a function from
             the list of their `StepResult`s to a number or None, or None for a class without `get_reward`.
-        render: What a model gets to read of an observation, from `reset` and from tools: text, a list of content
-            blocks, or None. By default a field such as `text` or `message`, an only text, or JSON.
-        columns: Columns of the dataset that the environment's reset gets; None passes all of them on, `prompt`
-            included, and the environment takes those that it knows.
+        render: Converts an observation, from `reset` and from tools, to content for the model: text, a list of
+            content blocks, or None. By default a field such as `text` or `message`, its only string, or JSON.
+        columns: Columns of the dataset that the environment's reset gets; None passes all of them, `prompt` included,
+            and the environment takes those that it knows.
         patience_s: Seconds for which a reset is tried again.
         name: Name of the class, under which TRL logs the reward.
-        client_kwargs: For the client class: `base_url`, `api_key`, `message_timeout_s` and so on.
+        client_kwargs: Arguments of the client class: `base_url`, `api_key`, `message_timeout_s` and so on.
 
     Raises:
-        UsageError: A tool that cannot be one (the message says why), or no tools at all.
-        ConnectionFailed: The server was to be asked for its tools, and did not answer.
+        UsageError: A tool is invalid (the message says why), or the environment has no tools.
+        ConnectionFailed: The server did not answer the request for its tools.
     """
     if not (isinstance(client_cls, type) and issubclass(client_cls, EnvClient)):
         raise errors.UsageError(f"client_cls is a subclass of EnvClient, not {client_cls!r}")

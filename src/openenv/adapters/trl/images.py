@@ -1,4 +1,4 @@
-"""Images in observations, as content parts for a model that sees."""
+"""Convert images in observations to content parts for a vision model."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from typing import Any
 from ...errors import StepFailed, UsageError
 
 _DATA_URL = re.compile(r"data:image/[a-z0-9.+-]+;base64,", re.IGNORECASE)
-# The first bytes of a file of each format, and the first characters of its base64.
+# Image formats, recognised by the first bytes of a file or of its base64.
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP")
 _BEGINNINGS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"RIFF")
 _BASE64 = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR")
-# A shorter text is a word that happens to begin like base64 of an image.
+# A shorter string is a word that happens to begin like an image in base64.
 _SHORTEST = 60
-# An array with fewer rows or columns is a board.
+# An array with fewer rows or columns is not an image but a board.
 _SMALLEST = 8
 _DEEPEST = 6
 
 
 def take_images(value: Any, images: list[Any], depth: int = 0) -> Any:
-    """A value without its images.
+    """Separates the images of a value from the rest.
 
-    An image is a `data:` URL, base64 or bytes of a PNG, JPEG, GIF or WebP file, a block of MCP content, or an array
-    of bytes of the shape (height, width, 3 or 4), as Gymnasium's pixel environments have it.
+    An image is a `data:` URL, base64 or bytes of a PNG, JPEG, GIF or WebP file, a block of MCP content, or a uint8
+    array of shape (height, width, 3 or 4), as in Gymnasium's pixel environments.
 
     Args:
         value: Data of an observation.
-        images: Gets the images (`PIL.Image.Image`), in their order.
-        depth: How deep the value is in the observation.
+        images: List to which the images (`PIL.Image.Image`) are appended, in order.
+        depth: Nesting depth of the value in the observation.
 
     Returns:
-        The value, with `image 1` and so on in the place of each image; a field that is an image is left out.
+        The value, with `image 1` and so on in place of each image; a field that is an image is left out.
 
     Raises:
         StepFailed: An image cannot be read.
-        UsageError: There is an image, and Pillow is not installed.
+        UsageError: The value contains an image and Pillow is not installed.
     """
     if depth > _DEEPEST:
         return value
@@ -57,19 +57,19 @@ def take_images(value: Any, images: list[Any], depth: int = 0) -> Any:
 
 
 def image_parts(images: list[Any], text: str) -> list[dict[str, Any]]:
-    """Images and a text as the content of a message."""
+    """The content of a message with images and a text."""
     parts: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
     return [*parts, {"type": "text", "text": text}] if text else parts
 
 
 class _Place(str):
-    """Stands for an image."""
+    """Placeholder for an image."""
 
     __slots__ = ()
 
 
 def _image(value: Any) -> Any:
-    """The image that a value is; None for any other value."""
+    """Decodes a value that is an image; None for any other value."""
     if isinstance(value, Mapping):
         return _decoded(value["data"])
     if isinstance(value, str):

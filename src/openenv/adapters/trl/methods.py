@@ -15,12 +15,12 @@ from .tools import Doc, EpisodeTool, write_doc
 
 Schema = Mapping[str, Any]
 
-# Schemas that refer to themselves are described down to this level.
+# Recursive schemas are described down to this level.
 MAX_DEPTH = 6
 
 _SCALARS: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": type(None)}
 _LITERALS = frozenset({str, int, float, bool, type(None)})
-# Restrictions that a type does not say, as the words for them.
+# Phrases for restrictions that a type cannot express.
 _BOUNDS = {
     "minimum": "at least {}",
     "exclusiveMinimum": "more than {}",
@@ -37,7 +37,7 @@ _BOUNDS = {
 
 
 def resolved(schema: Any, root: Schema) -> Schema:
-    """A schema with its own reference followed and its `allOf` taken in; `{}` for one that says nothing."""
+    """A schema with its `$ref` resolved and its `allOf` merged; `{}` if it is not an object."""
     for _ in range(MAX_DEPTH):
         if not isinstance(schema, Mapping):
             return {}
@@ -58,7 +58,7 @@ def resolved(schema: Any, root: Schema) -> Schema:
 def annotation_of(schema: Any, root: Schema, depth: int = 0) -> Any:
     """The Python type of a JSON Schema: scalars, `Literal`, `list`, `tuple`, `dict`, unions, or `Any`.
 
-    Objects with fields of their own are `dict`: what reads signatures knows no more. `facts_of` describes those.
+    Objects with named fields are `dict`, since readers of signatures know no more. `facts_of` describes the fields.
     """
     schema = resolved(schema, root)
     if depth > MAX_DEPTH:
@@ -76,7 +76,7 @@ def annotation_of(schema: Any, root: Schema, depth: int = 0) -> Any:
 
 
 def is_nullable(schema: Any, root: Schema) -> bool:
-    """Whether null is among what a schema lets in, by name."""
+    """Whether a schema names null as an allowed type."""
     schema = resolved(schema, root)
     return (
         schema.get("type") == "null"
@@ -86,7 +86,7 @@ def is_nullable(schema: Any, root: Schema) -> bool:
 
 
 def facts_of(schema: Any, root: Schema) -> list[str]:
-    """What a schema says beyond its type: the fields of objects, bounds, the default; each in a few words."""
+    """Short phrases for facts beyond the type: fields of objects, bounds, the default."""
     schema = resolved(schema, root)
     facts = [f"JSON: {_shape(schema, root)}"] if _has_fields(schema, root) else []
     for part in (schema, *(resolved(part, root) for part in schema.get("anyOf") or [])):
@@ -104,12 +104,12 @@ def _referred(reference: str, root: Schema) -> Schema:
 
 
 def _values(schema: Schema) -> list[Any]:
-    """The values that a schema lists; none for one that lists none."""
+    """The values of a schema's `const` or `enum`, if any."""
     return [schema["const"]] if "const" in schema else list(schema.get("enum", []))
 
 
 def _parts(schema: Schema) -> list[Any]:
-    """The alternatives that a schema gives; none for one that gives none."""
+    """The alternatives of a schema, if any."""
     kind = schema.get("type")
     if isinstance(kind, list):
         return [{**schema, "type": each} for each in kind]
@@ -145,7 +145,7 @@ def _has_fields(schema: Any, root: Schema, depth: int = 0) -> bool:
 
 
 def _shape(schema: Any, root: Schema, depth: int = 0) -> str:
-    """A value in the manner of JSON, with types in place of values and a question mark at what may be left out."""
+    """The shape of a value as JSON, with types in place of values and a question mark at optional fields."""
     schema = resolved(schema, root)
     if depth > MAX_DEPTH:
         return "..."
@@ -174,10 +174,10 @@ class _Argument(NamedTuple):
     """One argument of a tool.
 
     Attributes:
-        key: What it is called where it is sent to.
-        parameter: As it stands in the signature.
-        droppable: Whether None means that it is left out.
-        words: Its description.
+        key: Name in the tool.
+        parameter: Parameter of the signature.
+        droppable: Whether None leaves the argument out.
+        words: Description.
     """
 
     key: str
@@ -187,14 +187,14 @@ class _Argument(NamedTuple):
 
 
 def method_of(tool: EpisodeTool, use: Callable[[Any, EpisodeTool, dict[str, Any]], Any]) -> Callable[..., Any]:
-    """A method that calls a tool.
+    """Makes a method that calls a tool.
 
     Args:
         tool: The tool.
-        use: Called with the instance, the tool and the arguments that were given, under the tool's own names.
+        use: Called with the instance, the tool and the given arguments under the tool's names.
 
     Raises:
-        UsageError: Two of its arguments would have the same name in Python.
+        UsageError: Two arguments would have the same name in Python.
     """
     arguments = _arguments(tool)
     receiver = Parameter(_RECEIVER, Parameter.POSITIONAL_ONLY)
@@ -222,7 +222,7 @@ def method_of(tool: EpisodeTool, use: Callable[[Any, EpisodeTool, dict[str, Any]
 
 
 def _arguments(tool: EpisodeTool) -> dict[str, _Argument]:
-    """By their names in Python, the required ones first."""
+    """The arguments of a tool by their names in Python, the required ones first."""
     schema = resolved(tool.schema, tool.schema)
     required = set(schema.get("required", []))
     properties: dict[str, Any] = schema.get("properties", {})

@@ -32,9 +32,9 @@ class Doc(NamedTuple):
     """The parts of a docstring.
 
     Attributes:
-        summary: Everything before the first section.
-        arguments: The description of each argument, on one line.
-        returns: The description of the result, on one line.
+        summary: Text before the first section.
+        arguments: Description of each argument, on one line.
+        returns: Description of the result, on one line.
     """
 
     summary: str
@@ -43,7 +43,7 @@ class Doc(NamedTuple):
 
 
 def read_doc(text: str | None) -> Doc:
-    """Reads a docstring; one without sections is all summary."""
+    """Parses a docstring. Without sections, all of it is the summary."""
     sections = _SECTION.split(inspect.cleandoc(text or ""))
     arguments: dict[str, str] = {}
     summary, returns = sections[0].strip(), ""
@@ -65,7 +65,7 @@ def read_doc(text: str | None) -> Doc:
 
 
 def write_doc(doc: Doc) -> str:
-    """A docstring of three sections at most, from which a reader gets these words and no others."""
+    """Writes a docstring that a parser splits into exactly these parts."""
     text = _harmless(doc.summary)
     if doc.arguments:
         lines = (f"    {name}: {_harmless(_one_line(words))}" for name, words in doc.arguments.items())
@@ -80,23 +80,23 @@ def _one_line(text: str) -> str:
 
 
 def _harmless(text: str) -> str:
-    """Without what would begin a section in the middle of a text, or a list of choices at its end."""
+    """Removes strings that a parser takes for a section or, at the end, for a list of choices."""
     text = re.sub(r"\b(Args|Returns|Raises):", r"\1 -", text)
     return re.sub(r"(\(choices:.*\))\s*$", r"\1.", text, flags=re.IGNORECASE | re.DOTALL)
 
 
-# Methods that trainers call themselves.
+# Methods that trainers call, and models do not.
 RESERVED = frozenset({"reset", "get_reward"})
 
 
 @dataclass(frozen=True)
 class EpisodeTool(ABC):
-    """One tool. Picklable, as long as the class or function behind it can be imported.
+    """A tool for a model. Picklable, if its class or function can be imported.
 
     Attributes:
-        name: The method's name.
-        schema: JSON Schema of the arguments: an object.
-        doc: For the model.
+        name: Name of the method.
+        schema: JSON Schema of the arguments, an object.
+        doc: Documentation for the model.
     """
 
     name: str
@@ -105,16 +105,16 @@ class EpisodeTool(ABC):
 
     @abstractmethod
     def action(self, arguments: dict[str, Any]) -> Any:
-        """The action that a call with these arguments stands for.
+        """The action for a call with these arguments.
 
         Raises:
-            InvalidAction: They are not what the tool takes; the message is for the model.
+            InvalidAction: The arguments are invalid; the message is for the model.
         """
 
 
 @dataclass(frozen=True)
 class ActionTool(EpisodeTool):
-    """An action class: the arguments are its fields."""
+    """A tool from an action class, with its fields as arguments."""
 
     action_type: type[BaseModel]
 
@@ -130,7 +130,7 @@ class ActionTool(EpisodeTool):
         fields = dict(schema.get("properties", {}))
         for each, facts in list(fields.items()):
             if each == "metadata" or ("const" in facts and "default" in facts):
-                del fields[each]  # not the model's to say
+                del fields[each]  # the model does not choose it
         doc = read_doc(schema.get("description"))
         return cls(check_name(name), {**schema, "properties": fields}, doc, action_type)
 
@@ -143,7 +143,7 @@ class ActionTool(EpisodeTool):
 
 @dataclass(frozen=True)
 class FunctionTool(EpisodeTool):
-    """A function from arguments to an action (a model or a mapping)."""
+    """A tool from a function that returns an action (a model or a mapping)."""
 
     function: Callable[..., Any]
 
@@ -177,14 +177,14 @@ class ServerTool(EpisodeTool):
     """A tool of an MCP environment.
 
     Attributes:
-        called: Its name there.
+        called: Name of the tool on the server.
     """
 
     called: str
 
     @classmethod
     def of(cls, name: str, listed: Any) -> ServerTool:
-        """From one entry of `list_tools`: an `openenv.mcp.Tool` or a mapping with the same fields."""
+        """Makes a tool from an entry of `list_tools`: an `openenv.mcp.Tool` or a mapping with the same fields."""
         check_name(name, listed_name(listed))
         schema = _entry(listed, "input_schema") or {}
         return cls(name, schema, read_doc(_entry(listed, "description")), listed_name(listed))
@@ -194,19 +194,19 @@ class ServerTool(EpisodeTool):
 
 
 def listed_name(listed: Any) -> str:
-    """The name of one entry of `list_tools`."""
+    """The name in an entry of `list_tools`."""
     return str(_entry(listed, "name"))
 
 
 def check_name(name: str, called: str | None = None) -> str:
-    """Returns the name of a tool if it can be a public method of what a trainer gets.
+    """Returns the name of a tool if it can be the name of a public method.
 
     Args:
-        name: The name.
-        called: What the tool is called where it is, if that is known.
+        name: Name for the model.
+        called: Name of the tool on the server, if known.
 
     Raises:
-        UsageError: It cannot; the message says how to give it another.
+        UsageError: It cannot be the name of a method; the message says how to rename the tool.
     """
     reason = None
     if name in RESERVED:
@@ -223,7 +223,7 @@ def check_name(name: str, called: str | None = None) -> str:
 
 
 def _refusal(name: str, error: ValidationError) -> InvalidAction:
-    """For a model to read: where its arguments are wrong, without what it said."""
+    """The error for a model: the faults of its arguments, without their values."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     said = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in faults[:5])
     return InvalidAction(f"{name}: {said}")
@@ -235,11 +235,11 @@ def _entry(listed: Any, name: str) -> Any:
 
 @cache
 def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any]:
-    validated: Any = function  # a function is no type, but pydantic takes it all the same
+    validated: Any = function  # pydantic accepts functions here; its types do not
     return TypeAdapter(validated)
 
 
-# `environment_factory(tools=)`; None takes what the client class says.
+# Argument `tools` of `environment_factory`; None for the tools that the client class declares.
 Tools = Mapping[str, Any] | Iterable[Any] | str | None
 
 _HINT = (
@@ -253,15 +253,15 @@ _NO_LIST = "the server lists no tools, as an MCP environment would"
 def tools_of(
     client_type: type[EnvClient[Any, Any, Any]], tools: Tools, connect: Callable[[], Any]
 ) -> tuple[EpisodeTool, ...]:
-    """The tools that are meant.
+    """Resolves the argument `tools` of `environment_factory`.
 
     Args:
         client_type: The client class.
-        tools: As for `environment_factory`.
-        connect: Makes a client, where the server has to be asked for its tools.
+        tools: The argument.
+        connect: Makes a client, to ask the server for its tools.
 
     Raises:
-        UsageError: There is no such tool, or none at all, or one that trainers cannot have.
+        UsageError: A tool does not exist or cannot be a method, or the environment has no tools.
     """
     if tools is None:
         tools = "mcp" if callable(getattr(client_type, "list_tools", None)) else _actions_of(client_type)
@@ -277,7 +277,7 @@ def tools_of(
 
 
 def _declarations(tools: Mapping[str, Any] | Iterable[Any] | str) -> Iterator[tuple[str, Any]]:
-    """Names and what stands behind each: an action class, a function, a server's name for it; None for all it has."""
+    """Yields names, each with an action class, a function, or a tool's name on the server; None for all its tools."""
     if tools == "mcp":
         yield "", None
     elif isinstance(tools, Mapping):
@@ -308,7 +308,7 @@ def _make_tools(name: str, what: Any, listed: Mapping[str, Any]) -> Iterator[Epi
 
 
 def _actions_of(client_type: type[EnvClient[Any, Any, Any]]) -> list[Any]:
-    """The action classes that a client class was declared with."""
+    """The action classes in the type arguments of a client class."""
     arguments = type_arguments(client_type, EnvClient)
     declared = arguments[0] if arguments else None
     while get_origin(declared) is not None and hasattr(declared, "__metadata__"):  # Annotated[A | B, discriminator]
@@ -321,7 +321,7 @@ def _actions_of(client_type: type[EnvClient[Any, Any, Any]]) -> list[Any]:
 
 
 def _ask_server(connect: Callable[[], Any]) -> dict[str, Any]:
-    """The server's tools, by their names."""
+    """The server's tools by name."""
     client = connect().sync()
     try:
         try:
