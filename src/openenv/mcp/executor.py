@@ -18,23 +18,23 @@ from .._exceptions import keep_running
 logger = logging.getLogger("openenv.mcp")
 
 Outcome = tuple[Any, BaseException | None]
-# The executors that the code which runs now was called from. Each is busy with that code, so what is asked of it
-# there (by a tool that steps its own environment) is done on another one.
+# The executors that called the current code. Each is busy with it, so a nested call (by a tool that steps its own
+# environment) runs on another executor.
 _callers: ContextVar[tuple[object, ...]] = ContextVar("openenv_workbenches", default=())
-# Threads that one environment may leave to tools which do not come back.
+# Threads that one environment may leave to tools that do not return.
 MOST_LEFT = 8
 # Seconds that an event loop has, beyond a tool's own time, to show that it still runs.
 LOOP_S = 0.25
 
 
 class ToolDeadlineExceeded(Exception):
-    """A tool gave no answer in its time."""
+    """A tool did not return in time."""
 
 
 class ToolExecutor:
     """The threads of one environment. Its methods may be called from any thread, with or without an event loop.
 
-    Where `MOST_LEFT` threads are held by what did not come back, `RuntimeError` says so until one of it does.
+    Raises `RuntimeError` while `MOST_LEFT` threads are held by jobs that did not return.
     """
 
     __slots__ = ("__weakref__", "_left", "_loop", "_making", "_name", "_nested", "_worker")
@@ -45,7 +45,7 @@ class ToolExecutor:
         self._nested: ToolExecutor | None = None
         self._making = threading.Lock()
         self._left: list[_WorkerThread | _LoopThread] = []
-        # Instead of itself, in what may outlive it.
+        # Identifies it in contexts that may outlive it.
         self._name = object()
 
     def run(self, work: Callable[[], Any], timeout_s: float) -> Any:
@@ -114,7 +114,7 @@ class ToolExecutor:
         return _result_of(outcome)
 
     def close(self) -> None:
-        """Ends the threads; one that is at work ends after that. Later calls make new ones."""
+        """Ends the threads; a busy one ends after its job. Later calls make new ones."""
         with self._making:
             worker, loop, nested = self._worker, self._loop, self._nested
             self._worker = self._loop = self._nested = None
@@ -133,7 +133,7 @@ class ToolExecutor:
             return self._worker
 
     def _context(self) -> Context:
-        """That of the caller, for what is done for it here."""
+        """The context of the caller, for its jobs here."""
         context = copy_context()
         context.run(_callers.set, (*_callers.get(), self._name))
         return context
@@ -204,7 +204,7 @@ class _WorkerThread(threading.Thread):
 
 
 class _LoopThread(threading.Thread):
-    """A thread with an event loop that turns until the end."""
+    """A thread with an event loop that runs until `end`."""
 
     def __init__(self) -> None:
         super().__init__(name="openenv-tools-loop", daemon=True)
@@ -242,7 +242,7 @@ class _LoopThread(threading.Thread):
         return turned.wait(LOOP_S)
 
     def end(self) -> None:
-        # Once: a second `stop` would come in the middle of the loop's last cleaning up.
+        # Once: a second `stop` would interrupt the loop's final cleanup.
         if self._ended:
             return
         self._ended = True

@@ -20,8 +20,8 @@ class ListedTool(NamedTuple):
     """One tool.
 
     Attributes:
-        tool: As observations say it.
-        wire: As `tools/list` answers it.
+        tool: Its form in observations.
+        wire: Its form in `tools/list`.
     """
 
     tool: Tool
@@ -34,7 +34,7 @@ class Shortcut(NamedTuple):
     Attributes:
         call: Makes a coroutine for one call. That of a synchronous tool never waits, and the tool runs in it.
         asynchronous: Whether it may wait, so that it needs an event loop.
-        anywhere: False for a tool that is to run on the thread of its caller, and on no other.
+        anywhere: False for a tool that must run on the thread of its caller.
     """
 
     call: Callable[[dict[str, Any]], Coroutine[Any, Any, ToolResult]]
@@ -55,7 +55,7 @@ def family_of(server: Any) -> Library:
     """The library of a server.
 
     Raises:
-        TypeError: It is no server of tools.
+        TypeError: Not a server of tools.
     """
     modules = {cls.__module__.partition(".")[0] for cls in type(server).__mro__}
     if "fastmcp" in modules:
@@ -73,7 +73,7 @@ def listed(tool: Any, shown: Any) -> ListedTool:
 
 
 def declared_names(tools: Any) -> dict[str, Callable[..., Any]]:
-    """Functions by name, of tools as both families keep them."""
+    """The functions of tools, by name, for both families."""
     found: dict[str, Callable[..., Any]] = {}
     for tool in tools:
         function = getattr(tool, "fn", None)
@@ -115,11 +115,11 @@ class SdkLibrary:
         self._at_once = any(cls.__module__.startswith(_CALLS_AT_ONCE) for cls in type(server).__mro__)
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """What those tools were declared as that were declared on the server itself, by name."""
+        """The functions of the tools that were declared on the server itself, by name."""
         return declared_names(self._own())
 
     async def tools(self) -> list[ListedTool]:
-        """All that the server shows, those of servers mounted on it too."""
+        """All tools that the server shows, also of mounted servers."""
         return [listed(tool, tool) for tool in await self.server.list_tools()]
 
     def shortcut(self, name: str) -> Shortcut | None:
@@ -132,7 +132,7 @@ class SdkLibrary:
         return Shortcut(lambda arguments: self._call(name, arguments))
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        """Calls a tool that there is, in the MCP session of the running event loop.
+        """Calls an existing tool, in the MCP session of the running event loop.
 
         Raises:
             ToolFault: The tool failed.
@@ -197,13 +197,13 @@ def _takes_context(tool: Any) -> bool:
 
 
 def _either(answer: Any, new: str, old: str) -> Any:
-    """A field under the name that version 2 gave it, where to ask for the old one is a warning."""
+    """A field by its name in version 2, which warns about the old name, or by the old one."""
     return getattr(answer, new) if hasattr(answer, new) else getattr(answer, old, None)
 
 
 @contextlib.contextmanager
 def in_fastmcp_request(context: Any) -> Iterator[Any]:
-    """Has FastMCP find the context of a request, for the length of a block; gives it as `Context` has it."""
+    """Lets FastMCP find the context of a request during a block; yields it as `Context` has it."""
     bind = getattr(import_module("fastmcp.server.dependencies"), "bind_request_context", None)
     if bind is None:  # before version 4
         with in_request(context):
@@ -217,8 +217,8 @@ def in_fastmcp_request(context: Any) -> Iterator[Any]:
 def lazy_context() -> Callable[[Any, McpSessions], Any]:
     """Makes the context of a tool that takes none, of its server and its sessions.
 
-    Code that such a tool calls may ask for it (`get_context`). Most tools do not, so that a session for each of them
-    would be a waste: the context opens its session when one of its coroutines needs it.
+    Code that such a tool calls may ask for it (`get_context`). Most tools do not, and a session for each would be a
+    waste: the context opens its session when one of its coroutines needs it.
     """
     from fastmcp.server.context import Context
 
@@ -277,7 +277,7 @@ def _open_at_first_use(lazy: type[Any], base: type[Any]) -> type[Any]:
     return lazy
 
 
-# What a middleware overrides to have a part in calls of tools; the one that every server has is about listings.
+# Methods that a middleware overrides to intercept tool calls; the one that every server has only handles listings.
 _INTERCEPTING = ("__call__", "on_message", "on_request", "on_call_tool")
 
 
@@ -339,7 +339,7 @@ class FastMcpLibrary:
         return result
 
     def _own(self) -> dict[str, Any]:
-        """What was declared on the server itself, by FastMCP's keys; nothing of a version that keeps it elsewhere."""
+        """The tools declared on the server itself, by FastMCP's keys; empty if a version keeps them elsewhere."""
         provider = getattr(self.server, "_local_provider", None)
         found = getattr(provider, "_components", None)
         return found if isinstance(found, dict) else {}
@@ -363,7 +363,7 @@ Library = SdkLibrary | FastMcpLibrary
 
 
 def _shortcut(server: Any, tool: Any, sessions: McpSessions) -> Shortcut | None:
-    """None for a tool with something special about it, which is FastMCP's to do."""
+    """None for a tool with special features, which FastMCP must call."""
     from fastmcp.server.dependencies import without_injected_parameters
     from fastmcp.tools.function_tool import FunctionTool
 
@@ -421,7 +421,7 @@ def _runner(
                 raise execution_error(name, cause) from cause
             except ToolFault:
                 raise
-            except Exception as error:  # of what was returned: it cannot be said
+            except Exception as error:  # the returned value cannot be converted
                 raise execution_error(name, error) from error
 
     return run
@@ -432,7 +432,7 @@ class _ToolRaised(Exception):
 
 
 def _mark_tool_errors(function: Callable[..., Any], asynchronous: bool) -> Callable[..., Any]:
-    """The function, with its own errors marked, so that they are not taken for errors of its arguments."""
+    """The function, with its own errors marked, so that they are not mistaken for argument errors."""
 
     async def called_later(*args: Any, **kwargs: Any) -> Any:
         try:

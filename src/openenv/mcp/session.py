@@ -24,11 +24,11 @@ from .types import message_of
 
 logger = logging.getLogger("openenv.mcp")
 
-# How long `close` waits for sessions on other threads: their servers may have something to clean up.
+# Seconds that `close` waits for sessions on other threads: their servers may have something to clean up.
 CLOSE_S = 2.0
-# How often a loop asks whether it is its turn.
+# Seconds between a loop's checks for its turn.
 TURN_POLL_S = 0.001
-# Under this name, FastMCP remembers the session id in what lasts as long as the session.
+# FastMCP stores the session id under this name, in an object that lasts as long as the session.
 _STATE_PREFIX = "_fastmcp_state_prefix"
 
 
@@ -45,7 +45,7 @@ class McpSession:
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[OpenSession] = self._loop.create_future()
         self._ending = asyncio.Event()
-        # In a context of its own: the session is not part of the call that happens to come first.
+        # In its own context: the session is not part of the call that happens to come first.
         self._task = self._loop.create_task(self._run(server), context=Context())
 
     @property
@@ -75,7 +75,7 @@ class McpSession:
                 ping.add_done_callback(self._cut)
                 try:
                     context = await request.context_or_failure_of(ping)
-                    # Under the name by which each version of FastMCP looks it up.
+                    # Where each version of FastMCP looks it up.
                     connection = getattr(context.session, "_connection", None)
                     if connection is None:
                         setattr(context.session, _STATE_PREFIX, self._id)
@@ -87,7 +87,7 @@ class McpSession:
                     ping.cancel()
         except BaseException as error:
             if not self._opened.done():
-                if not isinstance(error, Exception):  # of which a coroutine that waits would die
+                if not isinstance(error, Exception):  # it would end the coroutine that waits
                     error = RuntimeError(f"{type(error).__name__}: {message_of(error)}")
                 self._opened.set_exception(error)
                 self._opened.exception()  # the call that waits for it may have been given up
@@ -105,7 +105,7 @@ class OpenSession:
     """An open session.
 
     Attributes:
-        client: Of the session.
+        client: Its client.
     """
 
     def __init__(self, client: Any, context: Any):
@@ -113,7 +113,7 @@ class OpenSession:
         self._context = context
 
     def request(self, number: int) -> Any:
-        """The context of a request of that number, as the SDK has it."""
+        """The SDK's context of a request with that number."""
         return dataclasses.replace(self._context, request_id=number)
 
 
@@ -137,7 +137,7 @@ class McpSessions:
         self._by_loop: dict[asyncio.AbstractEventLoop, McpSession] = {}
 
     def number(self) -> int:
-        """The number of one more request."""
+        """The number of a new request."""
         return next(self._numbers)
 
     @property
@@ -148,7 +148,7 @@ class McpSessions:
 
     @property
     def is_open(self) -> bool:
-        """Whether an event loop that turns has a session."""
+        """Whether a running event loop has a session."""
         with self._lock:
             return any(session.usable and loop.is_running() for loop, session in self._by_loop.items())
 
@@ -229,7 +229,7 @@ _preparing = threading.Lock()
 
 
 def _prepare(low_level: Any) -> None:
-    """Has a server of the SDK hold the one ping that carries a session. Other pings are answered as before."""
+    """Lets a server of the SDK hold the one ping that carries a session. Other pings are answered as usual."""
     with _preparing:
         if low_level in _prepared:
             return
@@ -304,7 +304,7 @@ _turns: WeakKeyDictionary[Any, asyncio.AbstractEventLoop] = WeakKeyDictionary()
 @contextlib.asynccontextmanager
 async def _turn(server: Any) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
-    # Polled: what would wake this loop is an event of another one, which may have stopped.
+    # Polled: an event that would wake this loop belongs to another one, which may have stopped.
     while True:
         with _preparing:
             holder = _turns.get(server)
@@ -323,7 +323,7 @@ async def _turn(server: Any) -> AsyncIterator[None]:
 
 @contextlib.contextmanager
 def in_request(context: Any) -> Iterator[None]:
-    """Has the first version of the SDK find the context of a request, for the length of a block."""
+    """Lets the first version of the SDK find the context of a request during a block."""
     from mcp.server.lowlevel.server import request_ctx
 
     token = request_ctx.set(context)

@@ -15,7 +15,7 @@ from .types import RESERVED_TOOL_NAMES, ToolFault, ToolResult, not_found_error, 
 T = TypeVar("T")
 VALID_MODES = frozenset({"production", "simulation"})
 LISTING_S = 30.0
-# A year: for a wait that has no end, where one must be said.
+# A year: for a wait without a limit, where a number is required.
 _NO_LIMIT_S = 31_536_000.0
 # Dictionaries by function, which only grow.
 _UNBOUNDED_CACHES = (
@@ -25,7 +25,7 @@ _UNBOUNDED_CACHES = (
     ("uncalled_for.annotations", "_annotation_cache"),
     ("uncalled_for.references", "_reference_cache"),
 )
-# Of the last 5,000 functions each; nothing can be taken out by itself. What is lost here is made again when needed.
+# Of the last 5,000 functions each. Only the whole cache can be cleared; lost entries are made again when needed.
 _LRU_CACHES = (
     ("fastmcp.utilities.types", "get_cached_typeadapter"),
     ("fastmcp.server.dependencies", "without_injected_parameters"),
@@ -37,7 +37,7 @@ _LRU_CACHES = (
 
 def forget_functions(functions: Iterable[Callable[..., Any]]) -> None:
     """Clears FastMCP's caches of these functions. Versions with other caches are left unchanged."""
-    # Of those that keep anything: another thread may be looking up one that does not, for another environment.
+    # Only functions that hold objects: another thread may be looking up others, for another environment.
     held = [
         function for function in functions if not inspect.isfunction(function) or function.__closure__ is not None
     ]
@@ -53,13 +53,13 @@ def forget_functions(functions: Iterable[Callable[..., Any]]) -> None:
 
 
 class Toolbox:
-    """Lists and calls tools, within a time, from any thread and whether or not an event loop runs there.
+    """Lists and calls tools within a time limit, from any thread, with or without an event loop.
 
     Args:
         server: The FastMCP server of an environment.
 
     Raises:
-        TypeError: It is none.
+        TypeError: Not such a server.
         ValueError: One of its tools has a reserved name.
 
     Attributes:
@@ -93,14 +93,14 @@ class Toolbox:
         return function
 
     def functions(self, mode: str) -> dict[str, Callable[..., Any]]:
-        """What the tools were declared as, by name."""
+        """The functions of the tools, by name."""
         found: dict[str, Callable[..., Any]] = {}
         for library in reversed(list(self._libraries(mode))):
             found |= library.functions()
         return found
 
     def tools(self, mode: str) -> list[ListedTool]:
-        """The tools that there are in a mode."""
+        """The tools of a mode."""
         listed: list[ListedTool] = self.executor.run_coroutine(lambda: self.tools_async(mode), LISTING_S)
         return listed
 
@@ -116,10 +116,10 @@ class Toolbox:
         """Calls a tool.
 
         Args:
-            name: Of the tool.
+            name: Name of the tool.
             arguments: By name.
-            timeout_s: Seconds that it has. None: without end, and a synchronous tool on the thread of the caller.
-            mode: Of the server.
+            timeout_s: Seconds; None: no limit, and a synchronous tool runs on the caller's thread.
+            mode: The server's.
 
         Raises:
             ToolFault: The tool failed.
@@ -186,7 +186,7 @@ class Toolbox:
     def _asking(
         self, library: Library, name: str, arguments: dict[str, Any], mode: str
     ) -> Callable[[], Coroutine[Any, Any, ToolResult]]:
-        """A call by way of the server, which may know tools from elsewhere."""
+        """A call through the server, which may have tools from elsewhere."""
 
         async def ask() -> ToolResult:
             try:
@@ -198,14 +198,14 @@ class Toolbox:
         return ask
 
     def _libraries(self, mode: str) -> Iterator[Library]:
-        """Those that count in a mode, the one that comes first counting most."""
+        """The libraries of a mode; the first has precedence."""
         if mode in self._of_mode:
             yield self._of_mode[mode]
         yield self.library
 
 
 async def _within(timeout_s: float | None, work: Awaitable[T]) -> T:
-    """Awaits something for so long. Raises `ToolDeadlineExceeded`."""
+    """Awaits with a time limit. Raises `ToolDeadlineExceeded`."""
     try:
         async with asyncio.timeout(timeout_s) as limit:
             return await work

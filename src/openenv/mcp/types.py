@@ -99,7 +99,7 @@ class McpMethod(StrEnum):
 
 
 DIRECT_CALL = {"mcp": McpMethod.TOOLS_CALL.value}
-"""What a record has in `step_arguments` of a tool that was called, and is no step."""
+"""`step_arguments` in the record of a tool call that is not a step."""
 
 
 def action_of(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -108,12 +108,12 @@ def action_of(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def deserialize_action(action_data: Mapping[str, Any], action_cls: type[Action]) -> Action:
-    """`read_action`; where no class but those of tool actions is asked for, `type` says which of them it makes."""
+    """`read_action`; if the class does not tell tool actions apart, `type` chooses theirs."""
     return read_action(action_data, _class_of(action_data, action_cls))
 
 
 def deserialize_action_with_preprocessing(action_data: Mapping[str, Any], action_cls: type[Action]) -> Action:
-    """`read_form`; where no class but those of tool actions is asked for, `type` says which of them it makes."""
+    """`read_form`; if the class does not tell tool actions apart, `type` chooses theirs."""
     return read_form(action_data, _class_of(action_data, action_cls))
 
 
@@ -202,11 +202,11 @@ class WSMCPResponse(BaseModel):
 _LIST, _CALL, _OWN = KINDS
 
 GENERIC_ACTIONS = (Action, CallToolAction, ListToolsAction)
-"""Action classes that name no actions of their own: a server that is given one of them takes every tool action."""
+"""Action classes without actions of their own: a server with one of them takes every tool action."""
 
 
 def with_tools(action_type: Any) -> Any:
-    """An action type that takes `list_tools` and `call_tool` too; what else it takes stays as it was."""
+    """An action type extended by `list_tools` and `call_tool`."""
     own = CallToolAction if action_type in (CallToolAction, ListToolsAction) else action_type
     return Annotated[
         Annotated[ListToolsAction, Tag(_LIST)] | Annotated[CallToolAction, Tag(_CALL)] | Annotated[own, Tag(_OWN)],
@@ -234,7 +234,7 @@ class ToolResult:
         content: Blocks of text, images and so on, as they are shown to a model.
         structured_content: The value as a JSON object; None if the tool returns none.
         meta: Facts beside it.
-        data: The value that the tool returned, as JSON has it; None if it returned nothing but content.
+        data: The value that the tool returned, as JSON; None if it returned only content.
         is_error: False: a tool that failed has a `ToolError` and no result.
     """
 
@@ -309,7 +309,7 @@ NO_TOOLS = "Environment does not support MCP: it is no MCPEnvironment, and has n
 
 
 def dump_block(block: Any) -> Any:
-    """One block of content as JSON, as the MCP specification has it."""
+    """One block of content as JSON, by the MCP specification."""
     dump = getattr(block, "model_dump", None)
     return block if dump is None else dump(mode="json", by_alias=True, exclude_none=True)
 
@@ -318,10 +318,10 @@ class ToolRequest(NamedTuple):
     """A call of one of the two methods.
 
     Attributes:
-        name: Of the tool; None: which there are.
+        name: Tool name; None lists the tools.
         arguments: For the tool.
-        standard: Whether a client of the MCP specification asks: a tool that fails is then a result that says so, and
-            no error.
+        standard: Whether the client follows the MCP specification: a failed tool is then a result that says so, not
+            an error.
     """
 
     name: str | None
@@ -330,7 +330,7 @@ class ToolRequest(NamedTuple):
 
     @property
     def step_arguments(self) -> dict[str, str]:
-        """What tells such a call from a step in a record."""
+        """Marks such a call, unlike a step, in a record."""
         return DIRECT_CALL
 
     def as_action(self) -> dict[str, Any] | None:
@@ -342,7 +342,7 @@ class ToolRequest(NamedTuple):
         return {**observation_of(str(self.name), answered), "reward": None, "done": False}
 
     def reply(self, outcome: ToolResult | ToolFault) -> dict[str, Any]:
-        """What the session answers: as the MCP specification says, or else also as clients of `openenv` read it."""
+        """The session's answer: by the MCP specification, or else also in the form of `openenv` clients."""
         if isinstance(outcome, ToolFault):
             failure = outcome.error
             if self.standard:
@@ -365,10 +365,10 @@ class ToolRequest(NamedTuple):
 
 
 def read_call(method: str, params: dict[str, Any], standard: bool) -> ToolRequest:
-    """A call out of a request.
+    """The call in a request.
 
     Raises:
-        Fault: Its params are not what they should be.
+        Fault: Its params are invalid.
     """
     if method == McpMethod.TOOLS_LIST:
         return ToolRequest(None, {}, standard)
@@ -391,10 +391,10 @@ def error_reply(message: str, data: Any = None) -> dict[str, Any]:
 
 
 def outcome_of(answered: Any) -> Any:
-    """The result in what the operation gave.
+    """The result in an operation's answer.
 
     Raises:
-        Fault: It gave an error.
+        Fault: It is an error.
     """
     error = answered.get("error")
     if error is not None:
