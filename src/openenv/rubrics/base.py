@@ -17,7 +17,7 @@ _PLAIN = frozenset({float, int, bool, type(None), Score})
 
 
 def settle(steps: Steps[T]) -> T | Coroutine[Any, Any, T]:
-    """Runs such code: its result, or from the first awaitable on a coroutine that does the rest."""
+    """Runs `Steps`: returns the result, or a coroutine for the rest from the first awaitable on."""
     given: Any = None
     try:
         while True:
@@ -30,7 +30,7 @@ def settle(steps: Steps[T]) -> T | Coroutine[Any, Any, T]:
 
 
 def settled(method: Callable[..., Steps[Any]]) -> Callable[..., Any]:
-    """A method written as such code, called as one that returns its result or a coroutine of it."""
+    """A method written as `Steps`, called as one that returns its result or a coroutine of it."""
 
     @wraps(method)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -59,11 +59,11 @@ async def _go_on(steps: Steps[T], waiting: Awaitable[Any]) -> T:
 
 
 def _waits(value: Any) -> bool:
-    return type(value) not in _PLAIN and isawaitable(value)  # the first alone is a tenth of the cost
+    return type(value) not in _PLAIN and isawaitable(value)  # the first check alone costs a tenth
 
 
 def gather_values(values: Sequence[Any]) -> Any:
-    """Values of which some may be awaitable, as a list; an awaitable of it if there are any, which run concurrently.
+    """The values as a list; if some are awaitable, an awaitable of that list, which runs them concurrently.
 
     If one of them fails, the others are cancelled and have ended before the error is raised.
     """
@@ -86,7 +86,7 @@ async def _gathered(values: Sequence[Any]) -> list[Any]:
 
 
 def close_coroutines(values: Sequence[Any]) -> None:
-    """Closes coroutines that are not awaited any more since another failed, and what they would have awaited."""
+    """Closes coroutines that are no longer awaited since another failed, and the coroutines that they await."""
     for value in values:
         if iscoroutine(value):
             if value.cr_code in (_go_on.__code__, _gathered.__code__):
@@ -105,9 +105,9 @@ class Rubric(ABC):
     A rubric that is assigned to an attribute becomes a child of that name; it leaves when the attribute gets another
     value or is deleted. Calling `super().__init__()` is optional.
 
-    An instance belongs to one environment, which judges one step at a time. Where calls of one instance overlap, each
-    still returns its own score, and what `Environment._apply_rubric` reports is its own call's; `last_score` is that
-    of whichever call ended last.
+    An instance belongs to one environment, which judges one step at a time. If calls of one instance overlap, each
+    still returns its own score, and `Environment._apply_rubric` reports that of its own call; `last_score` is that
+    of the call that ended last.
 
     Attributes:
         last_score: The score of the last call; None before the first.
@@ -130,7 +130,7 @@ class Rubric(ABC):
         """Scores a step: pre-hooks, `forward`, `last_score`, hooks.
 
         Returns:
-            The score, which may be awaited; a coroutine that gives it if `forward` or a hook is asynchronous.
+            The score, which may be awaited; a coroutine of it if `forward` or a hook is asynchronous.
 
         Raises:
             RubricFailed: `forward` did not return a finite number.
@@ -151,7 +151,7 @@ class Rubric(ABC):
         return score
 
     def _note(self, note: str) -> None:
-        """Adds a note to the score that is being given, for the metadata of the observation."""
+        """Adds a note to the current score, for the metadata of the observation."""
         page = current_sheet()
         if page is not None:
             page.notes.append((self, note))
@@ -207,7 +207,7 @@ class Rubric(ABC):
         """All rubrics below this one with their paths: `"style"`, `"style.length"`.
 
         Args:
-            prefix: Stands before each path, with a dot between.
+            prefix: Put before each path, with a dot between.
         """
         for name, child in self._rubric_children.items():
             path = f"{prefix}.{name}" if prefix else name
@@ -238,15 +238,15 @@ class Rubric(ABC):
         return settle(reset_rubric(child) for child in self._rubric_children.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings of this rubric and, under the names of its children, theirs; without what is empty."""
+        """The settings of this rubric and, by name, of its children; without empty ones."""
         states = ((name, child.state_dict()) for name, child in self._rubric_children.items())
         return {name: state for name, state in states if state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `state_dict` of a rubric with the same parts gave. What is not in it stays as it is.
+        """Loads the `state_dict` of a rubric with the same parts. Settings that it lacks stay as they are.
 
         Raises:
-            ValueError: A setting that its rubric cannot have.
+            ValueError: A setting is invalid for its rubric.
         """
         for name, child in self._rubric_children.items():
             if name in state:

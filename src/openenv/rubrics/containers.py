@@ -45,7 +45,7 @@ class _Numbered(Rubric):
 class Sequential(_Numbered):
     """Rubrics one after the other, up to the first that gives 0; the score is the last one's.
 
-    Without any rubric the score is 1.0. What comes after a 0 is not called: a cheap check saves the dear judge.
+    Without rubrics the score is 1.0. Rubrics after a 0 are not called: a cheap check saves an expensive judge.
 
     Args:
         rubrics: In their order.
@@ -66,7 +66,7 @@ class Sequential(_Numbered):
 
 
 class Gate(Rubric):
-    """The score of a rubric where it reaches a threshold, and 0.0 below.
+    """The score of a rubric if it reaches a threshold, else 0.0.
 
     Args:
         rubric: Becomes the child `rubric`.
@@ -102,7 +102,7 @@ class WeightedSum(_Numbered):
         weights: One for each rubric; they sum to 1.
 
     Raises:
-        ValueError: The weights are more or fewer than the rubrics, or do not sum to 1.
+        ValueError: The numbers of weights and rubrics differ, or the sum is not 1.
     """
 
     def __init__(self, rubrics: list[Rubric], weights: list[float]):
@@ -167,7 +167,7 @@ class RubricDict(Rubric):
         self.update(rubrics or {})
 
     def __getattr__(self, name: str) -> Rubric:
-        # From `__dict__`: this is asked for anything that is missing, before there are children, too.
+        # From `__dict__`: this is called for any missing attribute, also before there are children.
         children: Mapping[str, Rubric] = self.__dict__.get("_rubric_children", {})
         if name in children:
             return children[name]

@@ -17,41 +17,41 @@ from .base import Rubric
 
 logger = logging.getLogger(__name__)
 
-# The first number. A sign counts only where it can be one: not in `score-0.5`.
+# The first number. A sign after a word character is a hyphen: `score-0.5`.
 _NUMBER = r"((?:(?<!\w)[-+])?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _FIELDS = frozenset({"action", "observation"})
-# Below the 60 s that a client waits for a step, so that it hears of a late judge and not of a lost connection.
+# Below the 60 s that a client waits for a step, so that it gets the error of a late judge, not of a lost connection.
 _TIMEOUT_S = 45.0
 
 
 class LLMJudge(Rubric):
     """Asks a language model for a score, and reads the number in its answer.
 
-    The judge waits on no thread: sessions judge concurrently. A judge that cannot be asked has no score: a timeout, a
-    refused connection or an error of the client is `JudgeFailed`, and the step fails. Nothing becomes a reward of 0.
+    The judge blocks no thread: sessions judge concurrently. A timeout, a refused connection or an error of the client
+    is `JudgeFailed`, and the step fails. No failure becomes a reward of 0.
 
-    An answer without a number is `JudgeFailed` too, unless `default_score` was given: then that stands in for it, a
-    warning is logged, `unreadable` is counted up, and `metadata["rubric_notes"]` of the observation says so. With
-    `normalize`, a number outside [0, 1] is moved to the nearer end, with such a note.
+    An answer without a number is `JudgeFailed` too, unless `default_score` was given: then that is the score, a
+    warning is logged, `unreadable` is incremented, and `metadata["rubric_notes"]` of the observation says so. With
+    `normalize`, a number outside [0, 1] is clipped, with such a note.
 
     Args:
-        prompt_template: A text with the places `{action}` and `{observation}`; other braces are doubled.
+        prompt_template: Text with placeholders `{action}` and `{observation}`; double other braces.
         client: The client of the model: an object with `async complete(prompt) -> str`.
         score_pattern: A regular expression; its first group, or whole match, is the score. None: the first number.
         default_score: The score for an answer without one.
         normalize: Keep scores within [0, 1].
-        strict: True: no number, or one outside of [0, 1] where it is to be normalized, is `JudgeFailed`. False: a
-            `default_score` of 0.0 stands in though none was given. None: as said above.
+        strict: True: no number, or one outside [0, 1] with `normalize`, is `JudgeFailed`. False: `default_score` is
+            0.0 if none was given. None: as described above.
         timeout_s: Seconds for a score, attempts and pauses included; None waits as long as the client does.
-        retries: How often the client is asked again after a failure that may pass.
-        backoff_s: A random part of `backoff_s * 2**n` lies between two attempts.
+        retries: How often the client is asked again after a transient failure.
+        backoff_s: Two attempts are a random part of `backoff_s * 2**n` apart.
 
     Attributes:
-        unreadable: How many answers had no number in them.
+        unreadable: Number of answers without a number.
 
     Raises:
-        ValueError: The template has other places; `score_pattern` is no regular expression; `default_score` is no
-            finite number.
+        ValueError: The template has other placeholders, `score_pattern` is not a regular expression, or
+            `default_score` is not finite.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LLMJudge(Rubric):
         self.retries = retries
         self.backoff_s = backoff_s
         self.unreadable = 0
-        # In the words of `load_state_dict`, which sets the rest.
+        # The settings of `load_state_dict`.
         self._set(
             prompt_template=prompt_template,
             score_pattern=_NUMBER if score_pattern is None else score_pattern,
@@ -106,7 +106,7 @@ class LLMJudge(Rubric):
         if not isinstance(answer, str):
             raise self._failed(f"its client returned {type(answer).__name__}, and not the text of an answer")
         score = self._parse_score(answer)
-        # How a subclass reads answers is its own affair.
+        # A subclass may read answers in its own way.
         if type(self)._parse_score is LLMJudge._parse_score:
             self._question(answer, score)
         return score
@@ -133,7 +133,7 @@ class LLMJudge(Rubric):
         return number if isfinite(number) else None
 
     def _question(self, answer: str, score: float) -> None:
-        """Warns if a score differs from the model's answer, or refuses it."""
+        """Warns of or rejects a score that differs from the answer."""
         found = self._find(answer)
         if found is None:
             self.unreadable += 1
@@ -177,7 +177,7 @@ class LLMJudge(Rubric):
         self.strict = strict
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings of its scores, without the client."""
+        """The settings of its scores, except the client."""
         return {
             "prompt_template": self.prompt_template,
             "score_pattern": self._pattern.pattern,
@@ -197,7 +197,7 @@ _SETTINGS = frozenset({"prompt_template", "score_pattern", "default_score", "nor
 
 
 def _check_template(template: str, cls: type[LLMJudge]) -> None:
-    """Refuses an unknown place when the judge is made, and not in the middle of an episode."""
+    """Rejects an unknown placeholder when the judge is made, not during an episode."""
     if cls._render_prompt is not LLMJudge._render_prompt:
         return
     try:

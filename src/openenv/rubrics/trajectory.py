@@ -40,11 +40,11 @@ class TrajectoryRubric(Rubric):
 
     @abstractmethod
     def compute_step_rewards(self) -> Any:
-        """The rewards of the steps so far, one for each, which share the episode's score out."""
+        """The reward of each step so far, as shares of the episode's score."""
 
     @property
     def _trajectory(self) -> list[tuple[Any, Any]]:
-        # Made when it is asked for, so that a subclass without `super().__init__()` has one too.
+        # Made at first use, so that a subclass without `super().__init__()` has one too.
         steps: list[tuple[Any, Any]] = self.__dict__.setdefault("_steps", [])
         return steps
 
@@ -80,7 +80,7 @@ class TrajectoryRubric(Rubric):
         return super().reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings; the steps are not among them."""
+        """The settings, without the steps."""
         return {"intermediate_reward": self.intermediate_reward, **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -89,7 +89,7 @@ class TrajectoryRubric(Rubric):
 
 
 class ExponentialDiscountingTrajectoryRubric(TrajectoryRubric):
-    """Tells the score R of an episode of T steps to each of them: `r_t = gamma ** (T - 1 - t) * R`.
+    """Discounts the score R of an episode of T steps: `r_t = gamma ** (T - 1 - t) * R`.
 
     Args:
         gamma: In [0, 1]; 1 gives each step the whole score, 0 the last one alone.
