@@ -16,7 +16,7 @@ class AutoAction:
 
         EchoAction = AutoAction.from_env("echo")
 
-    Not to be instantiated: it has class methods alone.
+    Not to be instantiated: it only has class methods.
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Self:  # NoReturn would hide the class methods from mypy
@@ -27,8 +27,8 @@ class AutoAction:
         """The action class of an environment.
 
         Args:
-            name: Of the environment, or of a Space.
-            skip_install: Nothing is looked for or installed: `GenericAction`, which takes any fields.
+            name: Name of the environment or Space.
+            skip_install: Search and install nothing; return `GenericAction`, which takes any fields.
             trust_remote_code: As for `AutoEnv.from_env`.
 
         Raises:
@@ -40,12 +40,12 @@ class AutoAction:
 
     @classmethod
     def from_hub(cls, env_name: str, skip_install: bool = False, *, trust_remote_code: bool = False) -> type[Any]:
-        """The same by another name. See `from_env`."""
+        """Alias of `from_env`."""
         return cls.from_env(env_name, skip_install, trust_remote_code=trust_remote_code)
 
     @classmethod
     def get_action_info(cls, name: str) -> dict[str, Any]:
-        """What is known of an environment's action: names, classes, fields. Raises as `from_env` does."""
+        """Facts about an environment's action: names, classes, fields. Raises as `from_env` does."""
         entry = entry_of(name)
         action = class_of(entry, "action")
         fields = {field: str(info.annotation) for field, info in getattr(action, "model_fields", {}).items()}
@@ -53,7 +53,7 @@ class AutoAction:
 
     @classmethod
     def list_actions(cls) -> list[str]:
-        """Prints the environments that there are here with their action classes, and returns their names."""
+        """Prints the available environments with their action classes, and returns their names."""
         there = catalog.entries()
         width = max((len(entry.key) for entry in there), default=0)
         print("Actions:")  # noqa: T201 - this is what notebooks call it for

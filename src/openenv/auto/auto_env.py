@@ -28,7 +28,7 @@ class SpacePackage(NamedTuple):
 
     Attributes:
         owner: Its user or organization.
-        name: What it is called there.
+        name: Its name there.
     """
 
     owner: str
@@ -36,7 +36,7 @@ class SpacePackage(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Self | None:
-        """What `owner/name`, or the address of a Space, names; None for a plain name."""
+        """The Space of `owner/name` or of an address; None for a plain name."""
         if "/" not in name:
             return None
         match = _NAME.fullmatch(name.strip())
@@ -46,7 +46,7 @@ class SpacePackage(NamedTuple):
 
     @property
     def git_url(self) -> str:
-        """Where its files are."""
+        """Its repository."""
         return f"{ClientSettings.read().hub_url.rstrip('/')}/spaces/{self.owner}/{self.name}"
 
     @property
@@ -55,9 +55,9 @@ class SpacePackage(NamedTuple):
         return SpaceName(self.owner, self.name).url
 
     def installed(self) -> catalog.EnvironmentEntry | None:
-        """Its package, if that is installed here: from there, or by its name from an index or a folder.
+        """Its package, if installed: from there, or under its name from an index or a folder.
 
-        One that was installed from another repository is another owner's, even with the same name.
+        A package from another repository is another owner's, even with the same name.
         """
         there = [entry for entry in catalog.entries() if entry.distribution is not None]
         of_it = [entry for entry in there if entry.origin.removesuffix(".git").endswith(f"/{self.owner}/{self.name}")]
@@ -66,12 +66,12 @@ class SpacePackage(NamedTuple):
         return next(iter(of_it or named), None)
 
     def ensure(self, trust_remote_code: bool) -> catalog.EnvironmentEntry:
-        """Its package, installed if it is not. Blocks for as long as that takes.
+        """Its package, installed if necessary. Blocks for as long as that takes.
 
         Raises:
             UsageError: It would have to be installed, and its code is not trusted.
-            LaunchFailed: It cannot be installed; with the end of what the installer said.
-            UnknownEnvironment: It was installed, and no environment came of it.
+            LaunchFailed: It cannot be installed; with the end of the installer's output.
+            UnknownEnvironment: It was installed but contains no environment.
         """
         entry = self.installed()
         if entry is not None:
@@ -106,7 +106,7 @@ class SpacePackage(NamedTuple):
         importlib.invalidate_caches()
 
 
-# The environment variable that says the same as `trust_remote_code=True`.
+# Environment variable with the effect of `trust_remote_code=True`.
 OPENENV_TRUST_REMOTE_CODE = "OPENENV_TRUST_REMOTE_CODE"
 
 
@@ -116,7 +116,7 @@ class AutoEnv:
         env = AutoEnv.from_env("echo", base_url="http://localhost:8000")
 
     A name may be written `echo`, `echo-env`, `echo_env` or `openenv-echo`; a Space is `user/space`. Not to be
-    instantiated: it has class methods alone.
+    instantiated: it only has class methods.
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Self:  # NoReturn would hide the class methods from mypy
@@ -138,24 +138,24 @@ class AutoEnv:
         """A client of the environment's own class.
 
         Args:
-            name: Of the environment, or of a Space.
-            base_url: Its server. Without one, a Space is used where it is served, and any other environment is
-                started in a container.
+            name: Name of the environment or Space.
+            base_url: Its server. Without one, a Space is used at its own address, and any other environment
+                is started in a container.
             docker_image: Image to start in a container, if there is no server; `NAME-env:latest` by default.
-            container_provider: What starts containers; Docker on this machine by default.
-            wait_timeout: Seconds that a server which is started has to become ready.
+            container_provider: Starts containers; Docker on this machine by default.
+            wait_timeout: Seconds for a started server to become ready.
             env_vars: Environment variables for that server.
             trust_remote_code: The package of a Space may be installed, which runs its code.
-                OPENENV_TRUST_REMOTE_CODE=1 says the same.
-            skip_install: Nothing is looked for or installed: a `GenericEnvClient`, which needs no types.
-            kwargs: Further arguments of the client, or of what starts its server.
+                OPENENV_TRUST_REMOTE_CODE=1 does the same.
+            skip_install: Search and install nothing; return a `GenericEnvClient`, which needs no types.
+            kwargs: Further arguments of the client, or of the start of its server.
 
         Returns:
-            A client. Where a server is started and an event loop is running, what `from_docker_image` returns.
+            A client. If a server is started in a running event loop, the result of `from_docker_image`.
 
         Raises:
             UnknownEnvironment: No environment of that name is installed.
-            UsageError: Its class is not known (see `get_env_class`), or it is to be installed without trust.
+            UsageError: Its class is not known (see `get_env_class`), or its package is not trusted.
             ImportFailed: Its package cannot be imported.
             LaunchFailed, NotReady, MissingExtra: No server could be started for it.
         """
@@ -174,14 +174,14 @@ class AutoEnv:
         return client.from_docker_image(image, provider=container_provider, ready_timeout_s=wait_timeout, **kwargs)
 
     from_hub = from_env
-    """The same by another name."""
+    """Alias of `from_env`."""
 
     @classmethod
     def get_env_class(cls, name: str) -> type[EnvClient[Any, Any, Any]]:
         """The client class of an environment that is installed.
 
         Raises:
-            UnknownEnvironment: None of that name is.
+            UnknownEnvironment: It is not installed.
             UsageError: It has no client class, or several, and its `openenv.yaml` does not say which.
             ImportFailed: Its package cannot be imported.
         """
@@ -189,14 +189,14 @@ class AutoEnv:
 
     @classmethod
     def get_env_info(cls, name: str) -> dict[str, Any]:
-        """What is known of an environment: names, version, classes, image. Raises as `get_env_class` does."""
+        """Facts about an environment: names, version, classes, image. Raises as `get_env_class` does."""
         entry = entry_of(name)
         client = class_of(entry, "client")
         return {**entry_info(entry), "env_class": client.__name__, "module": client.__module__}
 
     @classmethod
     def list_environments(cls) -> list[str]:
-        """Prints the environments that there are here, and returns their names."""
+        """Prints the available environments, and returns their names."""
         there = catalog.entries()
         width = max((len(entry.key) for entry in there), default=0)
         print("Environments:")  # noqa: T201 - this is what notebooks call it for
@@ -207,7 +207,7 @@ class AutoEnv:
 
 
 def default_image(name: str) -> str:
-    """What the image of an environment is called, by default."""
+    """The default name of an environment's image."""
     space = SpacePackage.of(name)
     return f"{canonical(space.name if space else name)}-env:latest"
 

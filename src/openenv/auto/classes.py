@@ -23,20 +23,20 @@ _MODULES: dict[Kind, tuple[str, ...]] = {
     "observation": ("models", "client", ""),
 }
 _TOOL_CLIENTS = "openenv.client.mcp_client"
-# Where the type is among those of `EnvClient[action, observation, state]`.
+# Index of the type in `EnvClient[action, observation, state]`.
 _PLACES: dict[Kind, int] = {"action": 0, "observation": 1}
 
 
 def class_of(entry: EnvironmentEntry, kind: Kind) -> type[Any]:
     """A class of an environment.
 
-    The manifest's word counts first. Without one, the client is the only subclass of `EnvClient` that `client.py`
-    defines or takes from a module beside it, or that the package has; action and observation are those that the
-    client was made for, or the only ones that `models.py` has in the same way.
+    The manifest comes first. Without its entry, the client is the only subclass of `EnvClient` that `client.py`
+    defines or imports from its package, or that the package has; action and observation are those of the client,
+    or the only ones that `models.py` has in the same way.
 
     Raises:
-        UsageError: There is none, or there are several, or the manifest names what is none; the message names the
-            manifest's key that says which.
+        UsageError: There is none, there are several, or the manifest names another kind of object; the message names
+            the manifest's key for it.
         ImportFailed: The package cannot be imported.
     """
     manifest = entry.manifest
@@ -58,7 +58,7 @@ def class_of(entry: EnvironmentEntry, kind: Kind) -> type[Any]:
 
 
 def _made_for(entry: EnvironmentEntry, kind: Kind) -> type[Any] | None:
-    """The type that the environment's client was made for, if it has one client and that says so."""
+    """The type that the environment's client declares, if it has one client that does."""
     manifest = entry.manifest
     if manifest is not None and manifest.client is not None:
         client = _named(entry, "client", manifest.client)
@@ -88,14 +88,14 @@ def _candidates(entry: EnvironmentEntry, kind: Kind) -> list[type[Any]]:
 
 
 def _defined(module: ModuleType, kind: Kind, package: str) -> list[type[Any]]:
-    """The classes that a module defines; of one that defines none, those that it has from its package."""
+    """The classes that a module defines; if none, those that it imports from its package."""
     values, failure = [], None
     for name in dir(module):
         if name.startswith("_"):
             continue
         try:
             values.append(attribute_of(module, name, package))
-        except ImportFailed as error:  # a server's side, perhaps, which is not needed here
+        except ImportFailed as error:  # perhaps the server's side, which is not needed here
             failure = error
         except UsageError:
             continue
@@ -107,20 +107,20 @@ def _defined(module: ModuleType, kind: Kind, package: str) -> list[type[Any]]:
 
 
 def _module(entry: EnvironmentEntry, name: str) -> ModuleType | None:
-    """A module of the package, the package itself for the empty name; None if there is none of that name."""
+    """A module of the package, the package itself for the empty name; None if it does not exist."""
     package = import_module(entry.package, entry.package)
     if not name:
         return package
     whole = f"{entry.package}.{name}"
     try:
         there = importlib.util.find_spec(whole) is not None
-    except ModuleNotFoundError:  # not even what it would be inside of
+    except ModuleNotFoundError:  # its parent is missing too
         there = False
     return import_module(whole, entry.package) if there else None
 
 
 def _named(entry: EnvironmentEntry, kind: Kind, reference: str) -> type[Any]:
-    """What a key of the manifest names: `module:Name`, from the package or from anywhere, or a name alone."""
+    """The class in the manifest: `module:Name`, from the package or from anywhere, or a name alone."""
     what = f"{entry.manifest_path}: `{kind}: {reference}`"
     module, colon, name = reference.rpartition(":")
     if not colon and "." in reference:
