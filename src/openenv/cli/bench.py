@@ -57,7 +57,7 @@ def command_line() -> str:
 
 
 def served(stack: ExitStack, display: Display, target: str, workers: int, sessions: int) -> ServedTarget:
-    """Serves a target until the stack is left."""
+    """Serves a target until the stack exits."""
 
     from ..bench.served import ServedTarget
 
@@ -71,18 +71,18 @@ def served_by(serve: str | None, url: str, workers: int) -> str:
 
 
 def phases(total: int, counts: LoadCounts) -> dict[str, tuple[int, int]]:
-    """How far sessions are, as bars."""
+    """Progress of sessions, as bars."""
     done = {"connect": counts.connected, "reset": counts.reset, "step": counts.steps, "close": counts.closed}
     return {name: (count, total) for name, count in done.items()}
 
 
 def failures(counts: LoadCounts) -> str:
-    """How many failed, if any did."""
+    """Number of failures, if any."""
     return f"{counts.failed:,} failed" if counts.failed else ""
 
 
 def numbers(text: str, kind: Callable[[str], T], option: str) -> list[T]:
-    """Numbers with commas between them."""
+    """Comma-separated numbers."""
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError:
@@ -115,8 +115,8 @@ def launching(
 
     Args:
         options: Those of `launch_options`.
-        url, serve, workers: What else was typed.
-        sessions: How many there will be at one time.
+        url, serve, workers: Other options.
+        sessions: Number of concurrent sessions.
 
     Raises:
         UsageError: Not exactly one of `--url`, `--serve` and `--provider` is given.
@@ -358,7 +358,7 @@ def _measured(
     workers: int,
     grid: Grid,
 ) -> dict[str, Any]:
-    """Has something to measure until the stack is left; returns the facts that `measure_scale` needs."""
+    """Provides a server until the stack exits; returns the facts that `measure_scale` needs."""
 
     from ..bench.scale import LaunchedServers
     from ..bench.served import probe
@@ -394,14 +394,14 @@ CHECKOUT_COMMANDS = {
 
 
 def checkout() -> Path | None:
-    """The folder of the repository, or of the source distribution, that this openenv runs from; None: a wheel."""
+    """The folder of the repository, or of the source distribution, of this openenv; None for a wheel."""
     root = Path(openenv.__file__).resolve().parents[2]
     parts = (root / "pyproject.toml", root / "benchmarks" / "commands.py")
     return root if all(part.is_file() for part in parts) else None
 
 
 def _from_checkout(root: Path, module: str) -> ModuleType:
-    """A module of `benchmarks/`. Processes of the load import it too: they take over `sys.path`."""
+    """A module of `benchmarks/`. Load processes import it too: they inherit `sys.path`."""
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     found = importlib.import_module(f"benchmarks.{module}")

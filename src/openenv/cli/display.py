@@ -54,21 +54,21 @@ class Display:
 
     def __exit__(self, *exc_info: object) -> None:
         self._finish()
-        # Where it has not started, it would leave an empty line.
+        # If the display has not started, stopping it would leave an empty line.
         if self._console.is_terminal:
             self._bars.stop()
 
     def say(self, text: str) -> None:
-        """Something else begins."""
+        """Prints a new heading."""
         self._finish()
         self._print(f"[dim]·[/dim] {text}")
 
     def show(self, label: str, phases: Mapping[str, tuple[int, int]], note: str = "") -> None:
-        """How far something is.
+        """Shows the progress.
 
         Args:
-            label: What; another one than before starts new bars.
-            phases: By name, how much of it is done, of how much.
+            label: The current step; a new one starts new bars.
+            phases: Done and total units of each, by name.
             note: Further facts.
         """
         if label != self._label:
@@ -98,12 +98,12 @@ class Display:
         self._written, self._at = self._line, time.monotonic()
 
     def _print(self, text: str) -> None:
-        """Between words, a terminal breaks a line; a log has it whole."""
+        """Prints text: wrapped in a terminal, one line in a log."""
         self._console.print(text, soft_wrap=not self._console.is_terminal)
 
 
 def stdout() -> Console:
-    """Where results go."""
+    """Stdout's console."""
     return _console(stderr=False)
 
 
@@ -181,9 +181,9 @@ def _console(stderr: bool) -> Console:
 _PHASES = ("queue", "construct", "reset", "step", "serialize", "send")
 _STATE_STYLES = {"live": "green", "executing": "cyan", "detached": "yellow", "starting": "", "closing": "dim"}
 _BLAME_STYLES = {"client": "yellow", "environment": "red", "infrastructure": "magenta"}
-# An event loop that is late by that much is felt by every session.
+# Delay of the event loop, in seconds, that affects every session.
 LAG_S = 0.1
-# With so many columns, all facts of a session fit.
+# Columns that fit all facts of a session.
 WIDE = 100
 MOST_ERRORS = 6
 
@@ -191,14 +191,14 @@ MOST_ERRORS = 6
 def picture(
     url: str, interval: Interval, sessions: Sequence[Mapping[str, Any]] | None, width: int, height: int
 ) -> RenderableType:
-    """Everything there is to see.
+    """The whole display.
 
     Args:
-        url: Of the server.
-        interval: What has happened.
-        sessions: What `GET /sessions` said; None where it did not.
+        url: The server's.
+        interval: The latest changes.
+        sessions: Answer of `GET /sessions`; None without one.
         width: Columns of the terminal.
-        height: Its lines; sessions get what the rest leaves of them.
+        height: Its lines; sessions get those that are left.
     """
     now = interval.now
     version = next(iter(now.by("build_info", "version")), "")

@@ -63,7 +63,7 @@ def progress_note(episodes: Sequence[EpisodeResult], planned: int) -> str:
 
 
 def summary_lines(report: EvalReport) -> list[str]:
-    """A report, for people."""
+    """A report, as text."""
     about, summary = report.about, report.summary
     name = tame(about.environment or about.target)
     head = f"{about.policy} in {name}: {_episodes(summary)} in {about.seconds:.1f} s"
@@ -89,7 +89,7 @@ def summary_lines(report: EvalReport) -> list[str]:
 
 
 def comparison_lines(found: Sequence[Comparison], first: EvalReport, second: EvalReport) -> list[str]:
-    """Two reports side by side, for people."""
+    """Two reports side by side, as text."""
     head = ["", "A", "B", "B - A", "95 % interval", "", "compared"]
     rows = [
         [
@@ -237,7 +237,7 @@ _EXCLUSIVE = "does not support concurrent sessions"
 
 
 class _Evaluating(click.Group):
-    """A command with subcommands: an argument that names none of them is its target."""
+    """A command with subcommands: an argument that is not one of them is its target."""
 
     allow_interspersed_args = True
     allow_extra_args = False
@@ -389,7 +389,7 @@ eval_.add_command(compare)
 
 
 def _serve(stack: ExitStack, target: str, workers: int, concurrency: int) -> LocalEvalServer:
-    """Serves a target until the stack is left."""
+    """Serves a target until the stack exits."""
 
     from ..evals.server import LocalEvalServer
 
@@ -408,7 +408,7 @@ def _serve(stack: ExitStack, target: str, workers: int, concurrency: int) -> Loc
 def _played(
     request: EvalRequest, served: EvalServer, here: LocalEvalServer | None, policy: Any
 ) -> tuple[EvalReport, int]:
-    """Plays the episodes. After an interruption, returns those that were played, with that exit code."""
+    """Plays the episodes. After an interruption, returns the played ones, with its exit code."""
     with ProgressBar() as progress, warnings.catch_warnings(record=True) as warned:
         looked = time.monotonic()
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from ..providers.deployment import Deployment
     from ..providers.gateway import Topology
 
-# Between two looks at the file of backends, and at Envoy.
+# Seconds between checks of the file of backends and of Envoy.
 LOOK_S = 0.5
-# After which a server that has not answered is said not to: an answer may take 5 s, and comes a second later.
+# Checks before a server is reported as silent: an answer may take 5 s, and comes a second later.
 LOOKS_BEFORE_SILENCE = 13
 ASKING_S = 5.0
 
@@ -141,7 +141,7 @@ def run(**options: Any) -> None:
 
 
 def _listed(options: Mapping[str, Any]) -> list[str]:
-    """The backends that were named."""
+    """The named backends."""
     given, file = options["backends"], options["backends_file"]
     if (given is None) == (file is None):
         raise UsageError("name the servers: --backends host:port,... or --backends-file FILE, and not both")
@@ -247,7 +247,7 @@ class GatewayRun:
             raise LaunchFailed(f"Envoy {gateway.end}")
 
     async def _servers(self, stack: contextlib.AsyncExitStack) -> Deployment | None:
-        """Starts the servers, if that was asked for."""
+        """Starts the servers, if requested."""
 
         from ..providers import deploy
         from ..providers.catalog import catalog_entry
@@ -290,7 +290,7 @@ class GatewayRun:
                     )
 
     async def _reread(self, gateway: Gateway) -> None:
-        """Takes over the backends of the file; a file with a mistake is reported, and changes nothing."""
+        """Loads the backends of the file; an invalid file is reported and changes nothing."""
         changed_at = None
         with contextlib.suppress(OSError):
             if self._file is not None:

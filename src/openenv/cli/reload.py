@@ -31,7 +31,7 @@ _SUFFIXES = (".py", ".yaml", ".yml", ".toml", ".html", ".json")
 _NEVER = {"__pycache__", "node_modules", "site-packages", "build", "dist", "out"}
 
 Snapshot = dict[Path, tuple[int, int]]
-"""For each file when it was changed, and its size."""
+"""Time of change and size of each file."""
 Ready = Callable[[dict[str, Any]], None]
 
 
@@ -145,12 +145,12 @@ def change(
     """Checks whether files have changed, and if so waits until they stop changing for a moment.
 
     Args:
-        folders: Where they are.
-        seen: As they were.
+        folders: Their folders.
+        seen: The last snapshot.
         pause: Waits for that moment.
 
     Returns:
-        The files as they are now; None: they are as they were, also after a file that came and went, as of editors.
+        The new snapshot; None if nothing changed, also after a temporary file, such as an editor's.
     """
     folders, now = list(folders), _snapshot(folders)
     if now == seen:
@@ -197,7 +197,7 @@ def _serve(listener: socket.socket, settings: ServerSettings, pipe: Connection) 
 
     threading.Thread(target=end_with_parent, daemon=True, name="openenv-parent").start()
     logs.configure_logging(settings.log_format, settings.log_level)
-    # Bytecode of a file that changed twice within a second may be taken for that of the second version.
+    # If a file changes twice within a second, bytecode of the first version may be taken for the second's.
     sys.dont_write_bytecode = True
     try:
         app = worker_app()
@@ -205,7 +205,7 @@ def _serve(listener: socket.socket, settings: ServerSettings, pipe: Connection) 
         report_error(error)
         sys.exit(1)
     serves = facts_of(app, str(settings.target))
-    # Sessions would keep the code that was changed.
+    # Without a grace period, in which sessions would keep the old code.
     hurried = settings.model_copy(update={"grace_s": 0.0})
     try:
         run_here(app, hurried, listener, lambda: pipe.send(serves))

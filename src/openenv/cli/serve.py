@@ -160,7 +160,7 @@ def say(settings: ServerSettings, text: str) -> None:
 
 
 PROC = Path("/proc")
-# In the tables of /proc/net: a socket that listens.
+# State of a listening socket in /proc/net.
 _LISTENS = "0A"
 # Maximum length of a displayed command line, in characters.
 WIDTH = 100

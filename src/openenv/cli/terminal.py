@@ -60,10 +60,10 @@ def complete_target(ctx: click.Context, parameter: click.Parameter, incomplete: 
 
 
 def variable(text: str) -> tuple[str, str]:
-    """The name and value of `NAME=VALUE`; a name alone has the value that it has here.
+    """The name and value of `NAME=VALUE`; a name alone takes that variable's value.
 
     Raises:
-        UsageError: It is not set here; or a secret stands on the command line.
+        UsageError: It is not set, or a secret is on the command line.
     """
     from ..settings import variable_here
 
@@ -82,10 +82,10 @@ def variable(text: str) -> tuple[str, str]:
 
 
 def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Names with their values, as they are given on a command line; a name alone has the value that it has here.
+    """Names and values from a command line; a name alone takes that variable's value.
 
     Raises:
-        UsageError: It is not set here; or it is given twice.
+        UsageError: It is not set, or given twice.
     """
     from ..settings import variable_here
 
@@ -191,12 +191,12 @@ def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> l
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """SIGTERM, and the SIGHUP of a terminal that goes, end this process as Ctrl-C does: servers and load first."""
+    """SIGTERM, and SIGHUP of a closed terminal, end this process like Ctrl-C: servers and load first."""
 
     def end(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    # A command under nohup must go on.
+    # A command under nohup must continue.
     numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
     before = {number: signal.signal(number, end) for number in numbers}
     try:

@@ -65,20 +65,20 @@ class Scrape:
         return cls(at, samples)
 
     def value(self, name: str) -> float:
-        """A number without labels; 0 where a server does not tell it."""
+        """A number without labels; 0 if the server does not have it."""
         return self._samples.get((f"openenv_{name}", frozenset()), 0.0)
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Numbers by the value of a label, in the order in which the server tells them."""
+        """Numbers by the value of a label, in the order of the server."""
         return {dict(labels)[label]: value for (found, labels), value in self._all(name) if label in dict(labels)}
 
     def errors(self) -> dict[tuple[str, str], float]:
-        """How many errors there were, by class and blame."""
+        """Number of errors, by class and blame."""
         facts = ((dict(labels), value) for (_, labels), value in self._all("errors_total"))
         return {(labels["error"], labels["blame"]): value for labels, value in facts}
 
     def buckets(self, phase: str) -> list[tuple[float, float]]:
-        """Bounds in seconds, and how many calls took less."""
+        """Bounds in seconds, and the number of calls below."""
         facts = ((dict(labels), value) for (_, labels), value in self._all("phase_seconds_bucket"))
         return sorted((float(labels["le"]), value) for labels, value in facts if labels["phase"] == phase)
 
@@ -94,7 +94,7 @@ class Interval:
     """The changes from one scrape to the next.
 
     Args:
-        before, now: Of the same server; if it was started anew in between, all that it counts has happened since.
+        before, now: Scrapes of one server; after a restart in between, all of its counts are new.
     """
 
     def __init__(self, before: Scrape, now: Scrape):
@@ -103,7 +103,7 @@ class Interval:
         self._before = before
 
     def errors(self) -> dict[tuple[str, str], float]:
-        """How many errors there were in it, by class and blame."""
+        """Number of errors in it, by class and blame."""
         before = self._before.errors()
         pairs = ((key, before.get(key, 0.0), value) for key, value in self.now.errors().items())
         return {key: value - earlier if value >= earlier else value for key, earlier, value in pairs}
@@ -192,7 +192,7 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
 
 
 class _MetricsSource:
-    """A server that is looked at."""
+    """A server to scrape."""
 
     def __init__(self, address: str, client: Any):
         self.address = address
@@ -200,7 +200,7 @@ class _MetricsSource:
         self._lists = True
 
     def look(self) -> tuple[Scrape, Sequence[Mapping[str, Any]] | None]:
-        """Asks the server for its metrics and its sessions; None instead of sessions that this key may not list.
+        """Asks the server for its metrics and its sessions; None for sessions that this key may not list.
 
         Raises:
             ConnectionLost: It does not answer; it may do so later.
@@ -222,7 +222,7 @@ class _MetricsSource:
                 with suppress(ValueError):
                     found = answer.json()
             else:
-                # Not for this key, or not there: that does not change from one look to the next.
+                # Not for this key, or not there: that does not change between requests.
                 self._lists = answer.status_code >= 500
         listed = found.get("sessions") if isinstance(found, dict) else found
         return scrape, listed if isinstance(listed, list) else None
