@@ -54,7 +54,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     Attributes:
         SUPPORTS_CONCURRENT_SESSIONS: Instances share nothing, so many may live in one process.
         REQUIRES_SINGLE_THREAD_EXECUTOR: Kept for existing code; each session has one thread in any case.
-        REPORT_RUBRIC: `_apply_rubric` writes what each part of the rubric gave to `observation.metadata["rubric"]`.
+        REPORT_RUBRIC: `_apply_rubric` writes the score of each rubric part to `observation.metadata["rubric"]`.
         execution: `"inline"` runs synchronous code on the event loop itself: for steps of microseconds,
             where a thread would cost more than the step. `None` chooses a thread for synchronous and the
             loop for asynchronous code.
@@ -78,7 +78,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     # Not a property: environments that set an `rng` of their own keep it.
     @cached_property
     def rng(self) -> Random:
-        """Random numbers of this session alone. A reset with a seed starts them anew from it, before the call.
+        """Random numbers of this session alone. A reset with a seed reseeds them before the call.
 
         For numpy: `numpy.random.default_rng(self.rng.getrandbits(64))` in `reset`.
         """
@@ -102,13 +102,13 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
                 seed: Makes the episode repeatable; `self.rng` starts from it. A `reset` without this argument says
                     that the environment cannot be seeded: a client that gives a seed is warned (`SeedIgnored`).
                 episode_id: Name for the episode; the environment chooses one if it is None.
-                kwargs: Further arguments that its reset takes. Those of clients that it does not take are
-                    left out before the call.
+                kwargs: Further arguments of its reset. Arguments of clients that it does not take are dropped
+                    before the call.
             """
 
         @abstractmethod
         def step(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
-            """Does one action and returns what is seen then."""
+            """Takes one step and returns its observation."""
 
     @property
     @abstractmethod
@@ -124,33 +124,33 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return self.step(action, **accepted_arguments(self.step, positional=1).of({"timeout_s": timeout_s, **kwargs}))
 
     def close(self) -> None:
-        """Gives back what the environment holds. Called once, after the last call."""
+        """Releases the environment's resources. Called once, after the last call."""
 
     def save_state(self) -> Any:
-        """All that decides how the episode goes on: what `load_state` of another instance needs. Optional.
+        """The state from which `load_state` of another instance continues the episode. Optional.
 
-        Without an override of both, an environment is copied whole (`copy.deepcopy`). Override both where that does
-        not do: for a connection, a lock, a thread, a file, or a large part that never changes. A class whose state
-        cannot be had overrides this to raise `NotForkable`. Where `reset` and `step` are `async`, these may be too.
+        Unless both are overridden, the whole environment is copied (`copy.deepcopy`). Override both where that is
+        unsuitable: for a connection, a lock, a thread, a file, or a large part that never changes. A class that
+        cannot save its state overrides this to raise `NotForkable`. These may be `async` if `reset` and `step` are.
 
         `self.rng` and `self.rubric` are saved and loaded too, and need not be part of it.
 
         Returns:
-            Anything that `copy.deepcopy` copies (and pickle, for processes). It is copied at once: what happens
-            to this environment later does not change it.
+            Anything that `copy.deepcopy` copies (and pickle, for processes). It is copied at once, so
+            later changes of this environment do not affect it.
 
         Raises:
-            NotForkable: It cannot be copied; the message names what is in the way.
+            NotForkable: It cannot be copied; the message names the obstacle.
         """
         return deep_copy_of(self)
 
     def load_state(self, state: Any) -> None:
-        """Goes on from where `save_state` of an instance of the same class was called. Optional, as that is.
+        """Continues from the `save_state` of an instance of the same class. Optional, as that is.
 
-        It is called on an instance that was just made, or that is somewhere in an episode of its own.
+        It is called on a new instance, or on one in the middle of an episode.
 
         Args:
-            state: What `save_state` returned. It belongs to this instance alone.
+            state: The result of `save_state`. Only this instance has it.
 
         Raises:
             NotForkable: It is the state of another class.
@@ -158,15 +158,15 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         become_copy_of(self, state)
 
     def get_metadata(self) -> EnvironmentMetadata:
-        """What `GET /metadata` answers."""
+        """Answer of `GET /metadata`."""
         return metadata_of(type(self))
 
     def render_web(self, observation: Any) -> str | None:
         """HTML that shows an observation in the web UI, or None for the default view.
 
-        Called after each reset and step that is done there, where the environment's other methods are; it may be
-        `async` where they are. The page shows it in a frame of its own, in which no script runs. What it raises,
-        and what takes longer than 3 s or has more than 4 MiB, is noted on the page and fails nothing.
+        Called after each reset and step of the web UI, on the thread or event loop of the other methods; it may be
+        `async` if they are. The page shows it in its own frame, where no script runs. An exception, a call
+        of over 3 s or HTML of over 4 MiB is noted on the page and fails nothing.
 
         Args:
             observation: Its fields as clients get them, with `reward` and `done`: `observation["board"]`, or
@@ -177,7 +177,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     def web_actions(self, observation: Any) -> Sequence[tuple[str, dict[str, Any]]]:
         """Labelled actions that the web UI offers as buttons: `[("Left", {"direction": "left"}), ...]`.
 
-        Called as `render_web` is. An action that is not valid is shown as such.
+        Called like `render_web`. An invalid action is shown as such.
         """
         return ()
 
@@ -188,7 +188,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """The rubric's score, 0.0 without one; the caller sets the reward. An asynchronous rubric is waited for.
 
         Raises:
-            RubricFailed: The score is no finite number.
+            RubricFailed: The score is not finite.
         """
         return 0.0 if self.rubric is None else _scoring.score(self.rubric, action, observation, self.REPORT_RUBRIC)
 
@@ -199,7 +199,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         return await _scoring.score_async(self.rubric, action, observation, self.REPORT_RUBRIC)
 
     def _reset_rubric(self) -> None:
-        """Has the rubric forget the last episode; to be called in `reset`."""
+        """Makes the rubric forget the last episode; call it in `reset`."""
         _scoring.resolve_awaitable(_scoring.reset_rubric(self.rubric))
 
     async def _reset_rubric_async(self) -> None:
@@ -209,7 +209,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
 
 
 def reseed(environment: Environment[Any, Any, Any], seed: Any) -> None:
-    """Starts an environment's `rng` from a seed; one that it has set itself is its own affair."""
+    """Seeds an environment's `rng`, unless the environment has set its own."""
     own = environment.__dict__.get("rng")
     if own is None or type(own) is SessionRandom:
         environment.__dict__["rng"] = SessionRandom(
@@ -218,7 +218,7 @@ def reseed(environment: Environment[Any, Any, Any], seed: Any) -> None:
 
 
 def metadata_of(cls: type[Any]) -> EnvironmentMetadata:
-    """What a class says about itself: its name and its own docstring."""
+    """The description of a class: its name and its own docstring."""
     text = inspect.cleandoc(cls.__doc__) if cls.__doc__ else f"{cls.__name__} environment"
     return EnvironmentMetadata(name=cls.__name__, description=text, version="1.0.0")
 
@@ -227,7 +227,7 @@ class CompositeTransform(Transform[ObsT]):
     """Applies transforms one after the other, each to what the one before it returned.
 
     Args:
-        transforms: In the order of their application; none of them changes nothing.
+        transforms: In order of application; an empty list changes nothing.
     """
 
     def __init__(self, transforms: Iterable[Transform[ObsT]]):
@@ -254,7 +254,7 @@ class Message(TypedDict):
 
 
 class ModelTokenizer(Protocol):
-    """A tokenizer as the `transformers` library has it."""
+    """A tokenizer of the `transformers` library."""
 
     def apply_chat_template(
         self, conversation: list[Message], tokenize: bool = True, return_tensors: str | None = None, **kwargs: Any
@@ -268,10 +268,10 @@ class ModelTokenizer(Protocol):
 
 
 class TaskProvider(Protocol):
-    """An environment that has tasks in splits, as `train` and `test`. Served at `/{environment}/...`."""
+    """An environment with tasks in splits (`train`, `test`). Served at `/{environment}/...`."""
 
     def list_splits(self) -> list[Any]:
-        """The splits there are."""
+        """All splits."""
         ...
 
     def list_tasks(self, split: str) -> list[Any]:

@@ -1,9 +1,9 @@
 """Every failure an `openenv` server, client or provider can report: one tree.
 
-Three questions are answered by each class, so that a trainer can decide without reading prose:
-whose fault it was (`blame`), whether the same call may be tried again (`retryable`), and what it is
-called on the wire (`code`, the v1 error code). `RuntimeError`, `ConnectionError` and `TimeoutError`
-are bases where existing programs catch these failures by those names.
+Each class answers three questions, so that a trainer can decide without parsing messages: who must
+act (`blame`), whether the same call may be retried (`retryable`), and the name on the wire (`code`,
+the v1 error code). `RuntimeError`, `ConnectionError` and `TimeoutError` are bases where existing
+programs catch these failures by those names.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class OpenEnvError(Exception):
         self.data: dict[str, Any] = dict(data or {})
 
     def facts(self) -> dict[str, Any]:
-        """What this error says on any wire, beside its `data`."""
+        """The fields of this error on any wire, except `data`."""
         facts: dict[str, Any] = {
             "message": self.message,
             "code": self.code,
@@ -137,7 +137,7 @@ class InvalidAction(UsageError):
 
 
 def _fault(fault: Any) -> str:
-    """One fault of a validation in words; foreign servers may send anything."""
+    """One validation fault as text; foreign servers may send anything."""
     if not isinstance(fault, Mapping):
         return str(fault)
     place = fault.get("loc")
@@ -415,9 +415,9 @@ class EnvironmentCrashed(EnvironmentFailed):
     """The process of an environment ended; `reset()` starts a new one.
 
     Attributes:
-        exit_code: What it ended with, if no signal ended it.
+        exit_code: Its exit code, if no signal ended it.
         signal: The name of the signal that ended it.
-        stderr: The end of what it wrote there, at most 4 KiB.
+        stderr: The end of its stderr, at most 4 KiB.
     """
 
     exit_code: int | None = None
@@ -518,7 +518,7 @@ SessionNotFoundError = UnknownSession
 EnvironmentFactoryError = FactoryFailed
 """The name that existing code has for `FactoryFailed`."""
 
-# What a v1 peer that names no class means by its code.
+# The classes for codes of v1 peers that name no class.
 _BY_CODE: dict[str, type[OpenEnvError]] = {
     "INVALID_JSON": InvalidMessage,
     "UNKNOWN_TYPE": UnknownMessage,
@@ -531,21 +531,21 @@ _BY_CODE: dict[str, type[OpenEnvError]] = {
 
 
 def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
-    """Builds the error that an error frame stands for.
+    """Builds the error for an error frame.
 
     Args:
         data: The `data` object of a v1 error frame: `message`, `code`, and perhaps `error` (a class name
-            of this module), `retry_after_s`, `active_sessions`, `max_sessions`, `factory_name`, `errors`. What is
-            no time in `retry_after_s`, or of another type in an attribute, is not taken for one.
+            of this module), `retry_after_s`, `active_sessions`, `max_sessions`, `factory_name`, `errors`. An invalid
+            `retry_after_s`, and attributes of another type, are ignored.
 
     Returns:
-        An instance of the named class, or of the class that its code stands for. Never raises: a frame of
-        an unknown code becomes a plain `OpenEnvError`.
+        An instance of the named class, or of the class for its code. Never raises: a frame with an unknown
+        code becomes a plain `OpenEnvError`.
     """
     cls = globals().get(str(data.get("error")))
     if not isinstance(cls, type) or not issubclass(cls, OpenEnvError):
         cls = _BY_CODE.get(str(data.get("code")), OpenEnvError)
-    # The sender's message stands: a constructor that derives one of its own is not called.
+    # Keep the sender's message: constructors, which may derive their own, are not called.
     extras = {key: value for key, value in data.items() if key not in _FRAME_KEYS}
     pause = data.get("retry_after_s")
     if not isinstance(pause, (int, float)) or isinstance(pause, bool) or not 0 <= pause < float("inf"):
@@ -556,13 +556,13 @@ def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
         if name in extras and (extras[name] is None or type(extras[name]) is kind):
             error.__dict__[name] = extras[name]
     blame = data.get("blame")
-    if blame != error.blame and blame in get_args(Blame):  # of a class whose instances differ in it
+    if blame != error.blame and blame in get_args(Blame):  # instances of some classes differ in it
         error.blame = cast("Blame", blame)
     return error
 
 
 def _blank(cls: type[OpenEnvError]) -> OpenEnvError:
-    """An error whose own constructor has not run. The builtin base that holds the most must make it."""
+    """An error without a run of its constructor. The builtin base that holds the most must make it."""
     return OSError.__new__(cls) if issubclass(cls, OSError) else Exception.__new__(cls)
 
 
@@ -574,7 +574,7 @@ def _rebuild(cls: type[OpenEnvError], attributes: dict[str, Any]) -> OpenEnvErro
 
 
 _FRAME_KEYS = frozenset({"message", "code", "error", "blame", "retryable", "retry_after_s"})
-# What frames may say of an error's attributes; a value of another type stays in `data` alone.
+# Attributes that frames may set, and their types; a value of another type stays only in `data`.
 _ATTRIBUTES = {
     "active_sessions": int,
     "environment_name": str,

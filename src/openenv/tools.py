@@ -25,7 +25,7 @@ __all__ = ["GitServerClient", "PyExecutor", "RepoInfo"]
 
 _PAUSE_S = 0.2
 _REQUEST_S = 10.0
-# What a server may answer to a question; a list of repositories is far smaller.
+# Repositories on a page of the server's answer.
 _PAGE = 50
 # Where Gitea listens if its URL names no port.
 GITEA_PORT = 3000
@@ -42,7 +42,7 @@ class RepoInfo:
 
 
 class GitServerClient:
-    """Clones repositories of one user of a Gitea server, and puts them back where an episode begins.
+    """Clones repositories of one user of a Gitea server, and resets them for an episode.
 
     Needs the program `git`. The password is neither on a command line nor in a working copy.
 
@@ -50,11 +50,11 @@ class GitServerClient:
         gitea_url: `http(s)://host:port` of the server.
         username: The owner of the repositories.
         password: Their password, or a token.
-        workspace_dir: Where working copies lie; made when the first is cloned.
+        workspace_dir: Folder of the working copies; made by the first clone.
         timeout_s: Seconds that one git command may take.
 
     Attributes:
-        is_ready: Whether the server has answered; a call that needs it asks once by itself.
+        is_ready: Whether the server has answered; a call that needs it asks once if not.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class GitServerClient:
         self._authorization = "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
     def wait_for_ready(self, timeout: float = 30) -> bool:
-        """Waits until the server answers, for at most so many seconds. Returns whether it did."""
+        """Waits until the server answers, for at most `timeout` s. Returns whether it did."""
         limit = time.monotonic() + timeout
         while not self._answers(min(_REQUEST_S, max(limit - time.monotonic(), _PAUSE_S))):
             if time.monotonic() + _PAUSE_S > limit:
@@ -94,7 +94,7 @@ class GitServerClient:
 
         Raises:
             NotReady: The server does not answer.
-            ProviderFailed: It refuses the password, or is no Gitea server.
+            ProviderFailed: It refuses the password, or is not Gitea.
         """
         self._require_ready()
         found: list[dict[str, str]] = []
@@ -106,10 +106,10 @@ class GitServerClient:
                 return found
 
     def clone_to_workspace(self, repo_name: str, target_dir: str | None = None, commit: str = "main") -> str:
-        """Clones a repository anew, in place of what lies there, and checks a commit out.
+        """Clones a repository, replaces an existing folder, and checks out a commit.
 
         Args:
-            repo_name: `name` of one of the user's, or `owner/name`.
+            repo_name: `name` of the user's repository, or `owner/name`.
             target_dir: Folder below `workspace_dir`; by default the repository's name.
             commit: Branch, tag or hash.
 
@@ -135,7 +135,7 @@ class GitServerClient:
         return str(target)
 
     def reset_workspace(self, repo_name: str, commit: str = "main") -> bool:
-        """Makes a working copy what the server has at a commit: changes and new files are lost. Returns True.
+        """Resets a working copy to a commit of the server; changes and new files are lost. Returns True.
 
         Raises:
             ProviderFailed: It was not cloned, the server does not answer, or there is no such commit.
@@ -154,8 +154,7 @@ class GitServerClient:
             working_dir: Folder below `workspace_dir`.
 
         Returns:
-            Exit code, standard output and standard error. A folder that is not there is exit code 1, and so is an
-            open quotation.
+            Exit code, standard output and standard error. A missing folder or an unclosed quotation is exit code 1.
         """
         folder = self._folder(working_dir)
         if not folder.is_dir():
@@ -168,7 +167,7 @@ class GitServerClient:
         return done.returncode, done.stdout, done.stderr
 
     def get_current_commit(self, repo_name: str) -> str:
-        """The hash that a working copy stands at.
+        """The commit hash of a working copy.
 
         Raises:
             ProviderFailed: It was not cloned.
@@ -184,7 +183,7 @@ class GitServerClient:
             raise UsageError(f"{commit!r} is no branch, tag or hash")
         here = f"refs/remotes/origin/{commit}"
         known = self._run(["rev-parse", "--verify", "--quiet", here], folder).returncode == 0
-        # A branch is put where the server has it, also where it was moved here.
+        # A branch is set to the server's, also if it was moved here.
         words = ["checkout", "--force", "-B", commit, here] if known else ["checkout", "--force", "--detach", commit]
         self._git("checkout", words, folder)
 
@@ -208,13 +207,13 @@ class GitServerClient:
         return done.stdout
 
     def _run(self, words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-        # By environment variables: a command line can be read by every user of the machine.
+        # In environment variables: every user of the machine can read a command line.
         own = {
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": f"http.{self.gitea_url}/.extraHeader",
             "GIT_CONFIG_VALUE_0": f"Authorization: {self._authorization}",
             "GIT_TERMINAL_PROMPT": "0",
-            # Without it, git would work on a repository that the workspace is inside of.
+            # Without it, git would use a repository that contains the workspace.
             "GIT_CEILING_DIRECTORIES": str(self.workspace_dir.resolve().parent),
         }
         try:
@@ -262,8 +261,8 @@ class GitServerClient:
 class PyExecutor:
     """Runs code in one `smolagents.LocalPythonExecutor`; variables stay from one run to the next.
 
-    The interpreter refuses imports that are not allowed, but it runs in this process and is no sandbox: for code that
-    is not trusted, give sessions a process and a sandbox of their own (`execution = "process"`).
+    The interpreter refuses imports that are not allowed, but it runs in this process and is not a sandbox: for
+    untrusted code, give each session its own process and sandbox (`execution = "process"`).
 
     Code may call `format_exc()` and `safe_json_dumps(value)`.
 
@@ -288,8 +287,8 @@ class PyExecutor:
         """Runs code to its end.
 
         Returns:
-            `stdout` is what the code printed, then the value of its last expression as JSON, or as `repr` where JSON
-            cannot say it. Code that raises is no error here: `exit_code` is then 1, and `stderr` is the traceback.
+            `stdout` is what the code printed, then the value of its last expression as JSON, or its `repr` if
+            it is not JSON. If the code raises, `exit_code` is 1 and `stderr` is the traceback; this is not an error.
         """
         try:
             outcome = self._executor(code)

@@ -1,4 +1,4 @@
-"""Actions, observations, states and results: what goes into an environment, and what comes out."""
+"""The actions, observations, states and results of environments."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ __all__ = [
     "reward_mask",
 ]
 
-# Read and written by few programs: they cost nothing to all others. A type checker sees the imports above.
+# Loaded lazily, since few programs use them. A type checker sees the imports above.
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy(__name__, dict.fromkeys(__all__, "openenv.messages"))
 
 Scalar = int | float | bool
 """A single number."""
 
-# What is accepted is what `bool | int | float | None` accepts. A value of exactly one of these types, which is what
-# environments give, is found without weighing it against the others: a fifth of the cost of an observation.
+# Accepts the same values as `bool | int | float | None`. A value of exactly one of these types, as environments
+# return it, is not compared with the other types, which is a fifth of the cost of an observation.
 Reward = Annotated[
     Annotated[bool, Strict()]
     | Annotated[int, Strict()]
@@ -103,7 +103,7 @@ class Observation(BaseModel):
     that ended by itself; clients then report it as `StepResult.truncated`.
     """
 
-    # NaN and infinity travel as themselves: the JSON default, null, would invent a missing value.
+    # NaN and infinity are sent as such: the JSON default, null, would mean a missing value.
     model_config = ConfigDict(
         extra="forbid", validate_assignment=True, arbitrary_types_allowed=True, ser_json_inf_nan="constants"
     )
@@ -136,7 +136,7 @@ class State(BaseModel):
         )
 
     # Every environment counts its steps, and validating that number took a tenth of a whole step (1.7 us of 14,
-    # `state.step_count += 1` under timeit): a count that is plainly one is set without. All else is pydantic's.
+    # `state.step_count += 1` under timeit): a plain count is set without validation.
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "step_count" and type(value) is int and value >= 0 and self._plain_count:
             self.__dict__[name] = value
@@ -157,14 +157,14 @@ class StepResult(Generic[ObsT]):
     Attributes:
         observation: The environment's observation, of the client's observation type.
         reward: None means "no reward was given"; it is never a stand-in for a failure.
-        done: The episode is over, for whichever reason.
+        done: The episode is over, for any reason.
         metadata: Facts beside the observation, None if there were none.
         truncated: The episode was cut short (a time limit) rather than finished.
-        error: Why there is no result, where many sessions are stepped at once and one of them failed;
+        error: The failure of this session, where many sessions are stepped at once;
             observation and reward are then None. Its `blame` says who must act, its `retryable` whether the
             same call may succeed later.
-        terminated: The episode reached an end of its own, in the sense of Gymnasium. By default: if it is
-            over and was not cut short.
+        terminated: The episode reached a terminal state, in the sense of Gymnasium. Default: it is over and
+            was not cut short.
     """
 
     observation: ObsT
@@ -173,7 +173,7 @@ class StepResult(Generic[ObsT]):
     metadata: dict[str, Any] | None = None
     truncated: bool = False
     error: OpenEnvError | None = None
-    terminated: bool = None  # type: ignore[assignment]  # a bool from the moment that it is made
+    terminated: bool = None  # type: ignore[assignment]  # a bool after `__post_init__`
 
     def __post_init__(self) -> None:
         if self.terminated is None:
@@ -249,7 +249,7 @@ class ServerCapacityStatus(BaseMessage):
 
     @classmethod
     def from_counts(cls, active: int, max_sessions: int) -> Self:
-        """The status of a server with so many sessions, of so many."""
+        """The status of a server with these numbers of sessions."""
         return cls(active_sessions=active, max_sessions=max_sessions)
 
     @model_validator(mode="after")
@@ -280,21 +280,21 @@ class SessionInfo(BaseMessage):
 
 
 def reward_mask(results: Iterable[StepResult[Any]]) -> list[bool]:
-    """Says of each result whether it has a reward: no error, and a reward that is not None.
+    """Whether each result has a reward: no error, and a reward that is not None.
 
-    A call that failed, and a step for which no reward was given, are not rewarded with 0: they say nothing about the
-    policy, and a loss must leave them out. Multiply by the mask, and divide by what is left::
+    A failed call, or a step without a reward, does not have reward 0: it says nothing about the policy, and a loss
+    must leave it out. Multiply by the mask, and divide by its sum::
 
         results = await envs.step(actions)
         mask = torch.tensor(reward_mask(results))
-        rewards = torch.tensor([float(result.reward or 0) for result in results])  # what stands for None is masked
+        rewards = torch.tensor([float(result.reward or 0) for result in results])  # None is masked
         loss = -(log_probs * advantages(rewards, mask) * mask).sum() / mask.sum().clamp(min=1)
 
-    For a group's mean or a baseline, take the rewards under the mask alone: a failure counted as 0 would raise the
+    For a group's mean or a baseline, use only rewards where the mask is true: a failure counted as 0 would raise the
     advantage of all others.
 
     Args:
-        results: Of `VectorEnvClient.step`, or gathered otherwise.
+        results: From `VectorEnvClient.step` or elsewhere.
 
     Returns:
         One bool for each, in their order.
