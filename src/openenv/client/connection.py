@@ -367,7 +367,7 @@ class ClientConnectionV2:
             self.on_end(error)
 
     def _dismiss(self, closes: list[Payload]) -> None:
-        """Ends sessions by one message, or by several where that is too large."""
+        """Ends sessions by one message, or by several if that is too large."""
         if len(closes) == 1:
             self.post("close", {"session": closes[0]["session"]})
             return

@@ -398,7 +398,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
 
     def __init__(self, link: ClientConnectionV2, resumption: Resumption, wait_s: float | None, owner: VectorState):
         self._owner = owner
-        self._held: list[EnvSlot] = []  # slots that may go on with their next call
+        self._held: list[EnvSlot] = []  # slots that may continue with their next call
         self._waiting: deque[tuple[EnvSlot, PendingBatch]] = deque()  # slots that wait for a session
         super().__init__(link, resumption, wait_s)
 

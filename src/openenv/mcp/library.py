@@ -92,7 +92,7 @@ def is_plainly_synchronous(function: Any) -> bool:
     )
 
 
-# The first major version calls synchronous tools where it is, so that its own way never waits.
+# Version 1 calls synchronous tools on the current thread, so its own call never waits.
 _CALLS_AT_ONCE = "mcp.server.fastmcp"
 
 
