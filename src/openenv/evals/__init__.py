@@ -1,6 +1,6 @@
-"""How good a policy is: played here (`evaluate`, `openenv eval`), and by other programs behind one interface.
+"""Evaluate policies: here (`evaluate`, `openenv eval`), or by external programs behind one interface.
 
-`openenv.evals.inspect_bridge` has served environments as tasks of Inspect AI.
+`openenv.evals.inspect_bridge` makes tasks of Inspect AI from served environments.
 """
 
 from __future__ import annotations

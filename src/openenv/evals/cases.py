@@ -20,9 +20,9 @@ class Case:
     """One episode to play.
 
     Attributes:
-        seed: Of its reset; the policy's random numbers start from it too.
-        split, index: The task, of an environment that has tasks.
-        repeat: Which of the repeats of that task.
+        seed: Seed of the reset and of the policy's random numbers.
+        split, index: The task, if the environment has tasks.
+        repeat: Number of the repeat of that task.
     """
 
     seed: int | None
@@ -32,11 +32,11 @@ class Case:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The identity of the case across runs: a task and its repeat, or else the seed."""
+        """The identity of the case across runs: the task and its repeat, or the seed."""
         return (self.seed,) if self.index is None else (self.split, self.index, self.repeat)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of its reset."""
+        """The arguments of the reset."""
         named = {"seed": self.seed, "split": self.split, "index": self.index}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -45,10 +45,10 @@ class Case:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Reads `0-199`, `1,2,5`, or both together (`0-9,20,30-39`).
+    """Parses `0-199`, `1,2,5`, or a mix of both (`0-9,20,30-39`).
 
     Raises:
-        InvalidArgument: It is nothing of the kind, or names a seed twice.
+        InvalidArgument: The text does not have this form, or contains a seed twice.
     """
     found: list[int] = []
     for part in text.split(","):
@@ -71,7 +71,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def derived_seeds(seed: int, count: int) -> list[int]:
-    """So many different seeds, made from one; fewer are the beginning of more."""
+    """Derives `count` different seeds from one. A smaller count gives the first of them."""
     random = Random(f"openenv.evals/{seed}")  # noqa: S311 - no secrets
     found: dict[int, None] = {}
     while len(found) < count:
@@ -80,10 +80,10 @@ def derived_seeds(seed: int, count: int) -> list[int]:
 
 
 def cases_of_seeds(seeds: Sequence[int], episodes: int | None) -> list[Case]:
-    """One case for each seed, or for the first so many of them.
+    """One case for each seed, or for the first `episodes` of them.
 
     Raises:
-        InvalidArgument: There are fewer seeds.
+        InvalidArgument: The seeds are fewer than `episodes`.
     """
     if episodes is not None and episodes > len(seeds):
         raise InvalidArgument(
@@ -94,17 +94,17 @@ def cases_of_seeds(seeds: Sequence[int], episodes: int | None) -> list[Case]:
 
 
 def cases_of_tasks(count: int, split: str, seed: int, episodes: int | None = None, repeats: int = 1) -> list[Case]:
-    """Every task of a split once, or as often as asked for; or some of them, drawn by the seed.
+    """The cases of all tasks in a split, or of some that the seed selects.
 
     Args:
-        count: How many tasks the split has.
-        split: Its name.
-        seed: The choice of tasks, and the seeds of all episodes, are derived from it.
-        episodes: How many to play; None: all.
-        repeats: How often each task is played.
+        count: Number of tasks in the split.
+        split: Name of the split.
+        seed: Seed for the choice of tasks and the seeds of all episodes.
+        episodes: Number of episodes to play; None for all.
+        repeats: Number of episodes of each task.
 
     Raises:
-        InvalidArgument: There are none, or fewer.
+        InvalidArgument: The split has no tasks, or fewer than requested.
     """
     if count < 1:
         raise InvalidArgument(f"split {split!r} has no tasks")

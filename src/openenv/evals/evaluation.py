@@ -1,4 +1,4 @@
-"""Run one evaluation: from the request of the command or of Python to a report."""
+"""Run one evaluation, requested on the command line or in Python, up to its report."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from .server import WAIT_S, EvalServer
 
 
 class Evaluation:
-    """One run.
+    """One run of an evaluation.
 
     Args:
         connect: Makes a client with its own session.
         policy: The policy.
         cases: The cases to play.
-        options: How.
-        about: Its facts in the report; `began` and `seconds` are filled in.
+        options: How to play them.
+        about: Metadata for the report; the run sets `began` and `seconds`.
         on_episode: Called after each episode.
 
     Attributes:
-        planned: How many episodes there are to be.
+        planned: Number of episodes to play.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Evaluation:
         """Plays all cases.
 
         Raises:
-            OpenEnvError: Nothing can be played, and it is not the policy's fault, nor the environment's.
+            OpenEnvError: No episode can be played, for a reason outside of the policy and the environment.
         """
         self._about.began, self._began = time.time(), time.monotonic()
         await self._runner.run()
@@ -64,20 +64,20 @@ class Evaluation:
 
     @property
     def episodes(self) -> list[EpisodeResult]:
-        """The episodes so far, in the order of their ends."""
+        """The finished episodes, in the order in which they ended."""
         return self._runner.episodes
 
     @property
     def players(self) -> int:
-        """How many episodes are played at once: fewer than asked for where the server was full."""
+        """Number of episodes played concurrently: fewer than requested if the server was full."""
         return self._runner.players
 
     def close(self) -> None:
-        """The policy is not needed any more."""
+        """Closes the policy."""
         self._policy.close()
 
     def report(self) -> EvalReport:
-        """The report so far."""
+        """The report on the finished episodes."""
         episodes = sorted(self.episodes, key=lambda episode: self._order[episode.key])
         self._about.seconds = round(time.monotonic() - self._began, 3)
         summary = summary_of(episodes, len(self._order), self._about.success_at)
@@ -99,22 +99,22 @@ async def evaluate(
     success_at: float | None = None,
     **client: Any,
 ) -> EvalReport:
-    """Plays a policy in an environment: `openenv eval` for Python.
+    """Evaluates a policy in an environment: `openenv eval` for Python.
 
     Args:
-        policy: A function, class or object, as `UserPolicy` takes it, or `module:function`; or one made already.
+        policy: A function, class or object, as in `UserPolicy`; `module:function`; or a `Policy`.
         cases: Seeds, or cases of tasks (`cases_of_tasks`).
-        base_url: Address of the server.
-        env: In its place, an `Environment` class, which is stepped in this process.
-        app: In its place, an app made by `create_app`.
-        concurrency: Episodes at once, each in its own session.
-        max_steps: After so many steps an episode is over.
-        retries: How often an episode that was lost to the infrastructure is played again, with the same seed.
-        success_at: The least return that is a success; None: the environment decides.
+        base_url: URL of the server.
+        env: An `Environment` class to step in this process, instead of `base_url`.
+        app: An app from `create_app`, instead of `base_url`.
+        concurrency: Episodes at the same time, each in its own session.
+        max_steps: Most steps of an episode.
+        retries: Most repeats of an episode that failed because of the infrastructure, with the same seed.
+        success_at: Lowest return that is a success; None to let the environment decide.
         client: Further arguments of `GenericEnvClient`: `api_key`, `message_timeout_s`, `record`.
 
     Raises:
-        OpenEnvError: Nothing can be played, and it is not the policy's fault, nor the environment's.
+        OpenEnvError: No episode can be played, for a reason outside of the policy and the environment.
     """
     if isinstance(policy, str):
         who: Policy = load_policy(policy)
@@ -152,23 +152,23 @@ RANDOM = "random"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequest:
-    """An evaluation.
+    """The options of an evaluation.
 
     Attributes:
         target: The evaluated target, as text.
         policy: `module:function`, or `random`.
-        episodes: How many; None: as many as there are seeds or tasks, and 100 where neither says.
-        seeds: As `parse_seeds` takes them; None: derived from `seed`.
-        seed: From which seeds are derived.
-        split: Its tasks are played, in place of seeds.
-        repeats: How often each task is.
-        timeout_s: Seconds for each call of the environment.
-        success_at: The least return that is a success; None: the environment decides.
-        record: The folder for the episodes; None: they are not recorded.
-        options: How they are played.
+        episodes: Number of episodes; None for all seeds or tasks, or for 100 if neither is given.
+        seeds: Seeds as text for `parse_seeds`; None to derive them from `seed`.
+        seed: Seed from which others are derived.
+        split: Split with the tasks to play, instead of seeds.
+        repeats: Number of episodes of each task.
+        timeout_s: Limit for each call of the environment, in seconds.
+        success_at: Lowest return that is a success; None to let the environment decide.
+        record: Folder for records of the episodes; None to record nothing.
+        options: How to play the episodes.
 
     Raises:
-        UsageError: The values do not go together, or nothing can be recorded there.
+        UsageError: The values contradict each other, or the folder is not writable.
     """
 
     target: str
@@ -198,10 +198,10 @@ class EvalRequest:
             check_folder(self.record)
 
     def chosen_policy(self) -> Policy | None:
-        """The policy; None: it can be made only when the server is known.
+        """The policy; None if it can be made only with the server's schema.
 
         Raises:
-            UsageError: There is no such policy.
+            UsageError: The policy does not exist.
             ImportFailed: Its module cannot be imported.
         """
         return None if self.policy == RANDOM else load_policy(self.policy)
@@ -212,7 +212,7 @@ class EvalRequest:
         policy: Policy | None,
         on_episode: Callable[[EpisodeResult], None] = lambda episode: None,
     ) -> Evaluation:
-        """The evaluation, with a server that runs.
+        """The evaluation with a running server.
 
         Args:
             server: The server.
@@ -220,7 +220,7 @@ class EvalRequest:
             on_episode: Called after each episode.
 
         Raises:
-            OpenEnvError: The server cannot be reached, or has no such split.
+            OpenEnvError: The server cannot be reached, or does not have the split.
         """
         given: dict[str, Any] = {} if self.record is None else {"record": self.record}
         given |= {"api_key": server.api_key, "message_timeout_s": self.timeout_s, "wait_s": WAIT_S}

@@ -14,11 +14,11 @@ class EvalConfig(BaseMessage):
     """One evaluation.
 
     Attributes:
-        harness_name: Name of the class of the harness.
-        harness_version: Its version.
+        harness_name: Name of the harness class.
+        harness_version: Version of the harness.
         library_versions: Version of every library that results depend on, by name.
-        dataset: What it runs on, in the harness's own words.
-        eval_parameters: What else the harness takes.
+        dataset: Dataset, in the harness's notation.
+        eval_parameters: Further arguments of the harness.
     """
 
     harness_name: str
@@ -36,7 +36,7 @@ class EvalResult(BaseMessage):
 
 
 class EvalHarness(ABC):
-    """Runs evaluations. Write `run` for another program."""
+    """Runs evaluations. Implement `run` for another program."""
 
     @abstractmethod
     def run(
@@ -51,7 +51,7 @@ class EvalHarness(ABC):
 
     @property
     def name(self) -> str:
-        """Its name in configurations: the name of its class."""
+        """The name in configurations, which is the class name."""
         return type(self).__name__
 
 
@@ -59,7 +59,7 @@ class InspectAIHarness(EvalHarness):
     """Runs a task of Inspect AI (`pip install inspect-ai`), and returns its metrics.
 
     Args:
-        log_dir: Where Inspect AI writes its logs; None: where it does by itself.
+        log_dir: Folder for Inspect AI's logs; None for its default.
     """
 
     def __init__(self, *, log_dir: str | None = None):
@@ -71,19 +71,19 @@ class InspectAIHarness(EvalHarness):
         """Runs one evaluation.
 
         Args:
-            harness_version: Kept with the result, and not used.
-            library_versions: The same.
-            dataset: The task: `package/task`, a file, or what else `inspect_ai.eval` takes.
-            eval_parameters: `model` is required; `task` stands in for the dataset, and all else is given on to
+            harness_version: Recorded with the result, otherwise unused.
+            library_versions: Recorded with the result, otherwise unused.
+            dataset: The task: `package/task`, a file, or any other form that `inspect_ai.eval` accepts.
+            eval_parameters: `model` is required; `task` replaces the dataset, and all others are passed to
                 `inspect_ai.eval`.
 
         Returns:
-            The value of each metric by its name; by `scorer/name` where several scorers have one of that name.
+            The value of each metric by name, or by `scorer/name` if several scorers have a metric of that name.
 
         Raises:
             MissingExtra: Inspect AI is not installed.
-            UsageError: No model is named.
-            ProviderFailed: The evaluation did not succeed.
+            UsageError: `model` is missing.
+            ProviderFailed: The evaluation failed.
         """
         try:
             inspect_ai = importlib.import_module("inspect_ai")
@@ -106,7 +106,7 @@ class InspectAIHarness(EvalHarness):
 
 
 def _scores(log: Any) -> dict[str, Any]:
-    """The metrics of a log; names that several scorers share get the scorer's before them."""
+    """The metrics of a log; a name that several scorers share gets the scorer's name as a prefix."""
     metrics = [
         (score.name, name, metric.value)
         for score in (log.results.scores if log.results else ())

@@ -45,24 +45,24 @@ def environment_task(
     instructions: str | None = None,
     **client: Any,
 ) -> Task:
-    """A served environment as a task: one sample is one episode, and its score is the return.
+    """A task of Inspect AI from a served environment: one sample is one episode, and its score is the return.
 
-    Where actions are tool calls, the model gets the environment's tools; elsewhere its answers are the actions. See
+    If actions are tool calls, the model gets the environment's tools; otherwise its answers are the actions. See
     `play_environment`.
 
     Args:
-        base_url: Address of the server.
-        split: Samples are the tasks of this split.
-        seeds: Without a split, samples are these seeds: as `parse_seeds` takes them, or a list.
-        episodes: How many samples; None: all tasks or seeds, and 10 where neither is given.
-        seed: The seeds, and the choice among tasks, are derived from it.
-        max_turns: After so many answers of the model an episode is over.
-        instructions: The first message to the model; None: how it is to answer.
+        base_url: URL of the server.
+        split: Split with a task for each sample.
+        seeds: Seeds of the samples, without a split: a list, or text for `parse_seeds`.
+        episodes: Number of samples; None for all tasks or seeds, or for 10 if neither is given.
+        seed: Seed from which the seeds and the choice of tasks are derived.
+        max_turns: Most answers of the model in an episode.
+        instructions: First message to the model; None for the default instructions.
         client: Further arguments of `GenericEnvClient`: `api_key`, `message_timeout_s`, `record`.
 
     Raises:
         ConnectionFailed: The server cannot be reached.
-        UsageError: It has no such split, or does not say what actions are.
+        UsageError: The environment does not have the split, or the server does not return the action schema.
     """
     server = EvalServer(base_url, client.get("api_key"))
     name = server.environment() or "environment"
@@ -85,19 +85,19 @@ def environment_task(
 
 @solver
 def play_environment(base_url: str, *, max_turns: int = 50, instructions: str | None = None, **client: Any) -> Solver:
-    """A solver that has the model play one episode in a session of its own.
+    """A solver with which the model plays one episode in a separate session.
 
-    The first observation takes the place of the sample's input. Where actions are tool calls, each of the model's is
-    one step, and an answer without one ends the episode. Elsewhere each answer is one action: the
-    model reads what is wrong with one that is none, which costs it a turn. A failure of the environment or of the
-    connection is an error of the sample, and no score; have Inspect repeat such samples by `retry_on_error`.
+    The first observation replaces the sample's input. If actions are tool calls, each call of the model is one step,
+    and an answer without a call ends the episode. Otherwise each answer is one action; for an invalid one, the model
+    reads the error, which takes one turn. A failure of the environment or of the connection is an error of the sample
+    without a score; `retry_on_error` of Inspect repeats such samples.
 
-    The sample's metadata `seed`, `split` and `index` are given to the reset.
+    The reset gets `seed`, `split` and `index` from the sample's metadata.
 
     Args:
-        base_url: Address of the server.
-        max_turns: After so many answers of the model the episode is over.
-        instructions: The first message to the model; None: how it is to answer.
+        base_url: URL of the server.
+        max_turns: Most answers of the model in an episode.
+        instructions: First message to the model; None for the default instructions.
         client: Further arguments of `GenericEnvClient`.
     """
     server = EvalServer(base_url, client.get("api_key"))
@@ -120,7 +120,7 @@ def play_environment(base_url: str, *, max_turns: int = 50, instructions: str | 
 
 @scorer(metrics=[mean(), stderr()])
 def episode_return() -> Scorer:
-    """The return of the episode; without any reward there is no score: NaN, which Inspect leaves out of metrics."""
+    """Scores the return of the episode; NaN without any reward, which Inspect leaves out of metrics."""
 
     async def score(state: TaskState, target: Target) -> Score:
         found = state.store.get(_STORED) or {}
@@ -157,12 +157,12 @@ OVER = "the episode is over"
 
 
 class InspectEpisode:
-    """A session, and the state of its episode so far.
+    """A session, and the state of its episode.
 
     Args:
-        base_url: Address of the server.
+        base_url: URL of the server.
         wanted: Arguments of the reset.
-        note: Gets what there is, after every step: return, steps, and how it ended.
+        note: Called after every step with the return, the number of steps, and how the episode ended.
         client: Further arguments of the client.
     """
 
@@ -195,7 +195,7 @@ class InspectEpisode:
         await self._client.close()
 
     async def step(self, action: Mapping[str, Any]) -> dict[str, Any]:
-        """Does an action. Returns the observation. Raises OpenEnvError."""
+        """Takes one step. Returns the observation. Raises `OpenEnvError`."""
         result = await self._client.step(dict(action))
         self._steps += 1
         self.done = result.done
@@ -205,7 +205,7 @@ class InspectEpisode:
         return result.observation
 
     def tool(self, tool: Tool) -> ToolDef:
-        """One of the environment's tools, each call of which is a step."""
+        """Converts a tool of the environment, so that each call is one step."""
 
         async def execute(**arguments: Any) -> str:
             if self.done:
@@ -227,13 +227,13 @@ class InspectEpisode:
 
 
 class Turns:
-    """The model and the environment, in turn.
+    """Alternates between the model and the environment.
 
     Args:
         episode: The episode.
-        state: Inspect's, with the conversation.
-        generate: Inspect's: the model's next answer.
-        most: Of the model's answers.
+        state: Inspect's state with the conversation.
+        generate: Inspect's function for the model's next answer.
+        most: Most answers of the model.
     """
 
     def __init__(self, episode: InspectEpisode, state: TaskState, generate: Generate, most: int):
@@ -243,7 +243,7 @@ class Turns:
         self._most = most
 
     async def by_text(self, wording: Wording) -> None:
-        """Each answer is an action."""
+        """Plays with each answer as an action."""
         self._begin(wording.shown(self._episode.first))
         for _ in range(self._most):
             if self._episode.done:
@@ -256,7 +256,7 @@ class Turns:
             self._state.messages.append(ChatMessageUser(content=seen))
 
     async def by_tools(self, tools: Sequence[Tool]) -> None:
-        """Each tool call is a step; an answer without one ends the episode."""
+        """Plays with each tool call as a step; an answer without a call ends the episode."""
         self._begin(Wording.shown(self._episode.first))
         self._state.tools = [self._episode.tool(each).as_tool() for each in tools]
         for _ in range(self._most):
@@ -269,13 +269,13 @@ class Turns:
             self._state.messages.extend(found.messages)
 
     def _begin(self, text: str) -> None:
-        """The first observation, in place of the sample's own words."""
+        """Replaces the sample's input by the first observation."""
         message = self._state.user_prompt
         message.content = text if text not in {"", "{}"} else "Begin."
 
 
 def _text_of(result: Any) -> str:
-    """The result of a tool, for the model."""
+    """The result of a tool as text for the model."""
     value = result.get("data") if isinstance(result, Mapping) and "data" in result else result
     if value is None and isinstance(result, Mapping):
         blocks = result.get("content") or ()

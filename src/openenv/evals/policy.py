@@ -1,4 +1,4 @@
-"""Policies: load a user's function or class, or choose random actions from the action schema."""
+"""Policies: a user's function or class, or random actions from the action schema."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Policy(Protocol):
     """A policy.
 
     Attributes:
-        name: As it was given.
-        attempts: How often it may choose again when the server says that its choice is no action.
+        name: Name as given by the user.
+        attempts: Number of choices per step, if the server rejects the earlier ones as invalid actions.
     """
 
     name: str
     attempts: int
 
     async def begin(self, seed: int | None) -> Agent:
-        """For a new episode. Raises `PolicyFailed`."""
+        """The policy's agent for a new episode. Raises `PolicyFailed`."""
         ...
 
     def close(self) -> None:
-        """There are no more episodes."""
+        """Releases resources after the last episode."""
         ...
 
 
@@ -55,19 +55,19 @@ class UserPolicy:
     """A policy of the user: a function, an object with `act`, or a class of such objects.
 
     A function takes the observation, a dict, and returns the action, a dict or a model; it may be a coroutine
-    function. Of `rng`, `seed` and `step` it gets those that it has as parameters: random numbers that start from the
-    episode's seed, that seed, and the number of the step, from 0. A class makes an object for each episode, with
-    `seed` and `rng` if it takes them; its `act` is such a function. An object is used by all episodes.
+    function. It also gets those of `rng`, `seed` and `step` that are among its parameters: a random generator with
+    the episode's seed, that seed, and the number of the step, from 0. A class makes an object for each episode, with
+    `seed` and `rng` if it takes them; its `act` is such a function. All episodes share an object.
 
-    What is not `async` runs on one thread, one call at a time, so that it need not be thread-safe and holds up no
-    connection. What waits for something (a model's server) is to be `async`: then all episodes wait at once.
+    Synchronous code runs on one thread, one call at a time, so that it need not be thread-safe and blocks no
+    connection. Code that waits (for a model server, say) must be `async`, so that all episodes wait concurrently.
 
     Args:
-        name: Its name in messages.
+        name: Name in messages.
         value: The function, class or object.
 
     Raises:
-        UsageError: It is none of those.
+        UsageError: The value is not one of those.
     """
 
     attempts = 1
@@ -93,7 +93,7 @@ class UserPolicy:
         def make() -> Any:
             try:
                 takes = accepted_arguments(self._value)
-            except (TypeError, ValueError):  # a class without a signature that can be read
+            except (TypeError, ValueError):  # a class without a readable signature
                 return self._value()
             given = {"seed": seed, "rng": rng}
             return self._value(**{name: value for name, value in given.items() if takes.takes(name)})
@@ -102,7 +102,7 @@ class UserPolicy:
         return _UserAgent(self, agent.act, seed, rng)
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """Calls something of the policy's, where it belongs. Raises `PolicyFailed`."""
+        """Calls a function of the policy on its thread, or awaits it. Raises `PolicyFailed`."""
         called = unwrap_partial(function)
         if not (inspect.isroutine(called) or inspect.isclass(called)):
             called = getattr(called, "__call__", called)  # noqa: B004 - its own, to look at
@@ -110,7 +110,7 @@ class UserPolicy:
         def in_thread() -> Any:
             try:
                 return function()
-            except StopIteration as error:  # no future can hold it: its awaiter would wait for ever
+            except StopIteration as error:  # a future cannot hold it: its awaiter would wait for ever
                 raise self._failure(error) from error
 
         try:
@@ -124,7 +124,7 @@ class UserPolicy:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise self._failure(error) from error  # it is the policy's own: this task was not cancelled
+            raise self._failure(error) from error  # raised by the policy: this task was not cancelled
         except PolicyFailed:
             raise
         except Exception as error:
@@ -136,7 +136,7 @@ class UserPolicy:
     def _failure(self, error: BaseException) -> PolicyFailed:
         text = error.message if isinstance(error, OpenEnvError) else str(error)
         said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        # Where it was raised: the last line that is not of the library.
+        # The last frame outside of the standard library.
         library, place = ("<frozen", sys.base_prefix + "/lib"), ""
         for frame in traceback.extract_tb(error.__traceback__):
             file = frame.filename
@@ -164,10 +164,10 @@ class _UserAgent:
 
 
 def load_policy(target: str) -> UserPolicy:
-    """The object that `module:attribute` names; the folder where the command runs is searched first.
+    """Loads the policy `module:attribute`; the current folder is searched first.
 
     Raises:
-        UsageError: There is no such thing, or it is no policy.
+        UsageError: The object does not exist, or is not a policy.
         ImportFailed: Its module cannot be imported.
     """
     module, colon, path = target.partition(":")
@@ -184,18 +184,18 @@ _BESIDE = frozenset({"metadata"})
 
 
 class RandomPolicy:
-    """Does anything that the schema allows. The same seed does the same.
+    """Takes random actions that the schema allows. The same seed repeats the same actions.
 
     Args:
-        schema: The action's JSON Schema.
-        tools: Where actions are tool calls.
+        schema: JSON Schema of actions.
+        tools: The environment's tools, if actions are tool calls.
 
     Raises:
-        UsageError: There is nothing to do.
+        UsageError: The environment has no actions.
     """
 
     name = "random"
-    # A schema may allow actions that the environment's own validation refuses.
+    # A schema may allow actions that the environment's validation rejects.
     attempts = 20
 
     def __init__(self, schema: Mapping[str, Any], tools: Sequence[Tool] | None = None):
@@ -212,7 +212,7 @@ class RandomPolicy:
 
 
 class _RandomAgent:
-    """One episode."""
+    """Random actions in one episode."""
 
     def __init__(self, schema: Mapping[str, Any], tools: Sequence[Tool] | None, random: Random):
         self._random = random

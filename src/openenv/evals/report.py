@@ -28,7 +28,7 @@ from .statistics import (
     share_of,
 )
 
-# Of a figure, by the keys of its cases.
+# Values of a metric, by the keys of its cases.
 Values = Mapping[tuple[Any, ...], float]
 
 
@@ -36,15 +36,15 @@ class RunInfo(BaseModel):
     """The subject and settings of an evaluation.
 
     Attributes:
-        target: The served target, or the address of the server.
-        environment: The environment's name, as it says itself; None if it does not.
+        target: The served target, or the URL of the server.
+        environment: Name of the environment; None if unknown.
         policy: The policy.
-        split: Of the tasks that were played; None: seeds were.
-        concurrency, max_steps, retries, success_at: As asked for.
+        split: Split of the tasks that were played; None for seeds.
+        concurrency, max_steps, retries, success_at: Requested values.
         openenv: Version of this package.
-        began: When, in seconds since 1970.
-        seconds: How long it took.
-        record: Where the episodes were recorded; None: nowhere.
+        began: Start, Unix seconds.
+        seconds: Duration in seconds.
+        record: Folder of the records; None if the episodes were not recorded.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -67,9 +67,9 @@ class TaskSummary(BaseModel):
     """The repeats of one task.
 
     Attributes:
-        index: The task.
-        returns: Of its episodes with a return; None: there is none. The interval is over repeats of this task.
-        success: Of its episodes that tell of success; None: none tells.
+        index: Index of the task.
+        returns: Returns of its episodes; None if there are none. The interval is over repeats of this task.
+        success: Share of successes among its episodes that report success or failure; None if none reports.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -83,21 +83,21 @@ class EvalSummary(BaseModel):
     """The summary of the episodes. Failed episodes are not part of any score.
 
     Attributes:
-        planned, played: How many episodes there were to be, and how many there are.
-        scored: How many have a return.
-        returns: Of those; None: there is none.
-        success: How many of those that tell of success had it: by their last observation (`success`), or by
-            `success_at`. None: none tells.
+        planned, played: Number of planned and of finished episodes.
+        scored: Number of episodes with a return.
+        returns: Their returns; None if there are none.
+        success: Share of successes, by the last observation (`success`) or by `success_at`, among the episodes for
+            which it is known. None if it is known for none.
         lengths: Steps of the episodes that did not fail.
-        ends: How many episodes ended in each way.
-        failures: How many failed, by who has to fix it and the error's class.
-        examples: A message of each such class.
-        repeated: How many were played more than once, after failures of the infrastructure.
-        intervals_over: What the intervals are about: the mean over other seeds, over other tasks (repeats of one
-            task are one cluster), or over other repeats of the only task. None in results of earlier versions.
-        tasks: Each task, where tasks have repeats.
-        pass_at: pass@k, where tasks have repeats that tell of success, for k = 2, 4, 8, ... and all repeats; pass@1
-            is `success`.
+        ends: Number of episodes by how they ended.
+        failures: Number of failed episodes, by who must fix them and the error's class.
+        examples: One message of each error class.
+        repeated: Number of episodes played more than once, after failures of the infrastructure.
+        intervals_over: The randomness that intervals cover: other seeds, other tasks (repeats of one task are one
+            cluster), or other repeats of the only task. None in results of earlier versions.
+        tasks: Summary of each task, if tasks have repeats.
+        pass_at: pass@k, if tasks have repeats that report success, for k = 2, 4, 8, ... and all repeats; pass@1 is
+            `success`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -118,18 +118,18 @@ class EvalSummary(BaseModel):
 
     @property
     def failed(self) -> int:
-        """How many episodes failed."""
+        """Number of failed episodes."""
         return sum(sum(counts.values()) for counts in self.failures.values())
 
 
 class EvalReport(BaseModel):
-    """An evaluation: what `openenv eval --json` prints, and `--output` writes.
+    """The report of an evaluation, which `openenv eval --json` prints and `--output` writes.
 
     Attributes:
-        openenv_result: What this document is: `eval`.
-        version: Of its form.
-        interrupted: It was ended before all episodes were played.
-        about, summary, episodes: What was done, what it says, and what became of each case.
+        openenv_result: Type of the document: `eval`.
+        version: Version of the format.
+        interrupted: Whether the run stopped before all episodes were played.
+        about, summary, episodes: Settings, results, and the result of each case.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -143,12 +143,12 @@ class EvalReport(BaseModel):
 
 
 def summary_of(episodes: Sequence[EpisodeResult], planned: int, success_at: float | None = None) -> EvalSummary:
-    """The summary of episodes.
+    """Summarises episodes.
 
     Args:
-        episodes: In any order.
-        planned: How many there were to be.
-        success_at: The least return that is a success; None: the environment decides.
+        episodes: The episodes, in any order.
+        planned: Number of planned episodes.
+        success_at: Lowest return that is a success; None to let the environment decide.
     """
     scores, lengths = _scores(episodes), _lengths(episodes)
     successes = successes_of(episodes, success_at)
@@ -178,12 +178,12 @@ def summary_of(episodes: Sequence[EpisodeResult], planned: int, success_at: floa
 
 
 def _clusters(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """The clusters of cases, by their keys: the repeats of a task are one, and so is a seed."""
+    """The cluster of each case, by its key: one per task with its repeats, or one per seed."""
     return [key[:2] for key in keys]
 
 
 def _varied(episodes: Sequence[EpisodeResult]) -> Literal["seeds", "tasks", "repeats"]:
-    """The randomness that the intervals are about."""
+    """The randomness that the intervals cover."""
     if any(episode.index is None for episode in episodes):
         return "seeds"
     clusters = _clusters(episode.key for episode in episodes)
@@ -191,7 +191,7 @@ def _varied(episodes: Sequence[EpisodeResult]) -> Literal["seeds", "tasks", "rep
 
 
 def _tasks(scores: Values, successes: Mapping[tuple[Any, ...], bool]) -> list[TaskSummary]:
-    """The tasks by their index; none if each was played once."""
+    """The summaries of tasks by index; empty if each task was played once."""
     keys: dict[int, list[tuple[Any, ...]]] = {}
     for key in {**scores, **successes}:
         if len(key) > 1:
@@ -215,13 +215,13 @@ def _lengths(episodes: Sequence[EpisodeResult]) -> dict[tuple[Any, ...], float]:
 
 
 def successes_of(episodes: Sequence[EpisodeResult], success_at: float | None) -> dict[tuple[Any, ...], bool]:
-    """Whether episodes succeeded, by their keys, of those for which that is known.
+    """Whether episodes succeeded, by key, as far as it is known.
 
-    Where the environment tells of success, an episode that was cut short before it did has none.
+    If the environment reports success, an episode that `max_steps` cut short before its report has failed.
 
     Args:
-        episodes: In any order.
-        success_at: The least return that is a success; None: the environment decides.
+        episodes: The episodes, in any order.
+        success_at: Lowest return that is a success; None to let the environment decide.
     """
     if success_at is not None:
         return {episode.key: episode.score >= success_at for episode in episodes if episode.score is not None}
@@ -231,16 +231,16 @@ def successes_of(episodes: Sequence[EpisodeResult], success_at: float | None) ->
 
 
 def check_output(path: Path) -> None:
-    """Whether a report could be written there, before it is made. Raises `UsageError`."""
+    """Checks that a report can be written to a path. Raises `UsageError`."""
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UsageError(f"{path} cannot be written: {path.parent} is no folder that you may write to (--output)")
 
 
 def write_report(report: EvalReport, path: Path) -> None:
-    """Writes a report to a file, whole or not at all.
+    """Writes a report to a file atomically.
 
     Raises:
-        UsageError: It cannot be written.
+        UsageError: The file cannot be written.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -256,7 +256,7 @@ def read_report(path: Path) -> EvalReport:
     """Reads the file of `write_report`.
 
     Raises:
-        UsageError: It cannot be read, or is something else.
+        UsageError: The file cannot be read, or is not a report.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -275,22 +275,22 @@ def read_report(path: Path) -> EvalReport:
 
 NO_DIFFERENCE = "no difference shown"
 PAIRED, WELCH, NEWCOMBE = "paired", "Welch", "Newcombe"
-# Fewer pairs than these say less than the two samples as such do.
+# With fewer pairs, a comparison of independent samples says more.
 FEWEST_PAIRS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One figure of two evaluations.
+    """One metric of two evaluations.
 
     Attributes:
         figure: `return`, `success` or `length`.
-        method: `paired`: of cases (seeds, or tasks) that both have, each with its counterpart; `Welch`, and of
-            shares `Newcombe`: of all.
-        first_count, second_count: How many values of each are compared; of pairs both are their number.
-        first, second: Means of those.
+        method: `paired` compares the cases (seeds, or tasks) of both in pairs; `Welch`, or `Newcombe` for shares,
+            compares all values.
+        first_count, second_count: Number of values compared; for pairs, both are the number of pairs.
+        first, second: Means of these values.
         difference: Second minus first.
-        low, high: 95 % confidence interval of the difference; None: there are too few values.
+        low, high: 95 % confidence interval of the difference; None if the values are too few.
         verdict: `higher` (the second), `lower`, or `no difference shown`.
     """
 
@@ -307,15 +307,15 @@ class Comparison:
 
 
 def compare(first: EvalReport, second: EvalReport) -> list[Comparison]:
-    """The difference of every figure that both have.
+    """Compares every metric that both reports have.
 
-    Where both have a case, its two values belong together: the difference of pairs has Student's interval, which is
-    not widened by how cases differ. Runs without two cases in common are compared as independent samples, by Welch's
-    interval. Shares of successes have Newcombe's in both cases. Repeats of one task are one cluster. Episodes without
-    a score are left out, as they are of the means.
+    The two values of a case in both reports are a pair: the differences of pairs have Student's interval, which
+    differences between cases do not widen. Runs without two common cases are compared as independent samples, by
+    Welch's interval. Shares of successes have Newcombe's interval in both cases. Repeats of one task are one cluster.
+    Episodes without a score are left out, as in the means.
 
     Raises:
-        UsageError: They are of different environments or splits, or have no score in common.
+        UsageError: The reports are of different environments or splits, or have no metric in common.
     """
     for what, ours, theirs in (
         ("environment", first.about.environment, second.about.environment),

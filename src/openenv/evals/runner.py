@@ -1,4 +1,4 @@
-"""Play evaluation episodes, many at once, and repeat those that the infrastructure lost."""
+"""Play evaluation episodes concurrently, and repeat those that failed because of the infrastructure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Blame = Literal["policy", "environment", "infrastructure"]
 _SUCCESS = ("success", "is_success")
 # Bound of rewards: the squares of larger values overflow a float, so their mean could not be computed.
 MOST_REWARD = 1e50
-# An action may be anything, also too deep to be written, or with a `__repr__` that raises.
+# An action may be any object, even one that is nested too deeply to print, or has a `__repr__` that raises.
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 120
 
@@ -34,9 +34,9 @@ class EpisodeFailure(BaseModel):
     """Why an episode has no score.
 
     Attributes:
-        blame: Who must act: the policy's author, the environment's, or the operator of the machines.
-        error: The class of the error.
-        message: The description.
+        blame: Who must fix it: the policy's author, the environment's author, or the operator of the machines.
+        error: Class of the error.
+        message: Message of the error.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -47,18 +47,18 @@ class EpisodeFailure(BaseModel):
 
 
 class EpisodeResult(BaseModel):
-    """The outcome of a case.
+    """The result of a case.
 
     Attributes:
         seed, split, index, repeat: The case.
-        score: Its return, the sum of the rewards of its steps; None: it failed, or no step gave a reward.
-        length: Steps.
-        end: How it ended: by itself, cut short by the environment, cut short after `max_steps`, or with a failure.
-        success: Whether it succeeded, by its last observation; None: the observation does not say.
-        failure: The failure; None for an episode with a score.
-        attempts: How often it was played; more than once after failures of the infrastructure.
-        seconds: Of the last time.
-        episode_id: Its name in the record; None: it was not recorded.
+        score: Return, the sum of the steps' rewards; None if the episode failed, or no step gave a reward.
+        length: Number of steps.
+        end: How it ended: terminated, truncated by the environment, cut short after `max_steps`, or failed.
+        success: Whether it succeeded, by its last observation; None if the observation does not say.
+        failure: The failure; None for an episode that did not fail.
+        attempts: Number of attempts; more than one after failures of the infrastructure.
+        seconds: Duration of the last attempt.
+        episode_id: Id in the record; None if it was not recorded.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -78,7 +78,7 @@ class EpisodeResult(BaseModel):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The same for the same case of another run."""
+        """The identity of the case across runs."""
         return Case(self.seed, self.split, self.index, self.repeat).key
 
 
@@ -93,15 +93,15 @@ async def play(
     """Plays one episode.
 
     Args:
-        client: With a session of its own, which was reset.
+        client: A client with a separate session, after its reset.
         case: The case.
         policy: The policy.
         first: The result of the reset.
-        max_steps: After so many it is over.
-        episode_id: Its name in the reset.
+        max_steps: Most steps.
+        episode_id: Id that the reset got.
 
     Raises:
-        OpenEnvError: It failed; `PolicyFailed` if the policy did.
+        OpenEnvError: The episode failed; `PolicyFailed` if the policy failed.
     """
     began, result = time.monotonic(), first
     agent = await policy.begin(case.seed)
@@ -127,16 +127,16 @@ async def play(
 
 
 def end_of(result: StepResult[Any]) -> Literal["terminated", "truncated"] | None:
-    """How an episode has ended; None: it goes on."""
+    """How an episode ended; None if it continues."""
     if not result.done:
         return None
     return "truncated" if result.truncated and not result.terminated else "terminated"
 
 
 def failed_episode(case: Case, error: errors.OpenEnvError, seconds: float) -> EpisodeResult:
-    """The outcome of a failed case."""
+    """The result of a failed case."""
     blame: Blame = "policy" if error.blame == "client" else error.blame
-    # For a policy that raised, the class of its exception.
+    # If the policy raised, the class of its exception.
     cause = error.__cause__ if isinstance(error, errors.PolicyFailed) else None
     failure = EpisodeFailure(blame=blame, error=type(cause or error).__name__, message=str(error) or error.message)
     return EpisodeResult(**asdict(case), end="failed", failure=failure, seconds=seconds)
@@ -145,7 +145,7 @@ def failed_episode(case: Case, error: errors.OpenEnvError, seconds: float) -> Ep
 async def _step(
     client: GenericEnvClient, agent: Agent, seen: StepResult[dict[str, Any]], attempts: int
 ) -> StepResult[dict[str, Any]]:
-    """One step. After so many invalid actions, the policy has failed."""
+    """Takes one step. After `attempts` invalid actions, the policy has failed."""
     for attempt in range(attempts):
         action = await agent.act(seen.observation)
         try:
@@ -153,7 +153,7 @@ async def _step(
         except errors.InvalidAction as error:
             if attempt + 1 == attempts:
                 raise _no_action(action, error) from error
-        except (errors.InvalidArgument, errors.MessageTooLarge, TypeError) as error:  # it cannot even be written
+        except (errors.InvalidArgument, errors.MessageTooLarge, TypeError) as error:  # it cannot be encoded
             raise _no_action(action, error) from error
         except errors.ResetRequired as error:
             raise errors.StepFailed(
@@ -178,21 +178,21 @@ def _success(result: StepResult[dict[str, Any]]) -> bool | None:
     return None
 
 
-# Seconds before a case is tried again, doubled each time, and the most of it.
+# Seconds before a case is tried again, doubled each time, and their maximum.
 PAUSE_S, MOST_PAUSE_S = 0.25, 8.0
-# Seconds for which a case waits at a server that has no free slot.
+# Seconds that a case waits for a free slot of the server.
 PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class EvalOptions:
-    """How to play.
+    """How to play the cases.
 
     Attributes:
-        concurrency: Episodes at once, each in its own session.
-        max_steps: After so many an episode is over.
-        retries: How often an episode that was lost to the infrastructure is played again, with the same seed.
-        named: Whether episodes get names, by which their records are found.
+        concurrency: Episodes at the same time, each in its own session.
+        max_steps: Most steps of an episode.
+        retries: Most repeats of an episode that failed because of the infrastructure, with the same seed.
+        named: Whether episodes get ids, by which their records are found.
     """
 
     concurrency: int = 64
@@ -203,7 +203,7 @@ class EvalOptions:
 
 @dataclass(slots=True)
 class _Progress:
-    """Where a case stands."""
+    """The progress of a case."""
 
     case: Case
     attempts: int = 0
@@ -215,23 +215,23 @@ class _Progress:
 class Runner:
     """Plays cases with a policy.
 
-    A failure ends its episode and no other. One of the policy or of the environment would come again, so its episode
-    is not repeated. One of the infrastructure says nothing about the policy, so its episode is played again, with the
-    same seed, in a new session. What is wrong with the run as a whole (no such task, a wrong key) ends it.
+    A failure ends only its episode. A failure of the policy or of the environment would recur, so the episode is not
+    repeated. A failure of the infrastructure says nothing about the policy, so the episode is played again, with the
+    same seed, in a new session. An error of the whole run (an unknown task, a wrong key) ends the run.
 
-    A server that is full is no failure: then fewer episodes are played at once.
+    If the server is full, fewer episodes are played at the same time.
 
     Args:
         connect: Makes a client with its own session.
         policy: The policy.
         cases: The cases to play.
-        options: How.
+        options: How to play them.
         on_episode: Called after each episode.
 
     Attributes:
-        episodes: The episodes so far, in the order of their ends; complete when `run` returns, and readable
+        episodes: The finished episodes, in the order in which they ended; complete when `run` returns, and readable
             after it was cancelled.
-        players: How many played at once at the end.
+        players: Number of episodes played concurrently.
     """
 
     def __init__(
@@ -247,16 +247,16 @@ class Runner:
         self._waiting = deque(_Progress(case) for case in cases)
         self._options = options or EvalOptions()
         self._on_episode = on_episode
-        # Players with a session.
+        # Clients that have a session.
         self._with_session: set[GenericEnvClient] = set()
         self.episodes: list[EpisodeResult] = []
         self.players = min(self._options.concurrency, len(self._waiting))
 
     async def run(self) -> list[EpisodeResult]:
-        """Plays all of them.
+        """Plays all cases.
 
         Raises:
-            OpenEnvError: No episode can be played, and it is not the policy's fault, nor the environment's.
+            OpenEnvError: No episode can be played, for a reason outside of the policy and the environment.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -267,7 +267,7 @@ class Runner:
         return self.episodes
 
     async def _play_cases(self) -> None:
-        """One session after the other, for as long as there are cases."""
+        """Plays in one session after another, while cases are left."""
         more = True
         while more and self._waiting:
             client = self._connect()
@@ -279,7 +279,7 @@ class Runner:
                     await client.close()
 
     async def _in_session(self, client: GenericEnvClient) -> bool:
-        """Plays until the session is of no use any more. Returns whether to open another one."""
+        """Plays until the session is no longer usable. Returns whether to open another one."""
         while self._waiting:
             progress = self._waiting.popleft()
             progress.attempts += 1
@@ -307,7 +307,7 @@ class Runner:
         return False
 
     async def _wait_for_room(self, progress: _Progress, error: errors.CapacityError) -> bool:
-        """There is no slot for a session: players with a session play its case, or else it waits."""
+        """Returns a case to the queue since the server has no free slot; waits if no other client has a session."""
         now = time.monotonic()
         progress.refused_at = progress.refused_at or now
         if not self._with_session and now - progress.refused_at > PATIENCE_S:
@@ -339,6 +339,6 @@ class Runner:
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one that ended the others."""
+    """The first error in a group, which cancelled the other tasks."""
     error = group.exceptions[0]
     return _first(error) if isinstance(error, BaseExceptionGroup) else error

@@ -1,4 +1,4 @@
-"""Distribute tasks to sessions: each task once per epoch, also after a crash."""
+"""Distribute tasks to sessions: each task once per epoch, even after a crash."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _FREE, _TAKEN, _DONE, _FOREIGN = range(4)
 
 
 class Epoch:
-    """One pass.
+    """One pass over the tasks.
 
     Args:
         plan: The plan of the tasks.
-        number: Which pass, from 0.
+        number: Number of the pass, from 0.
 
     Attributes:
-        number: Which pass.
-        free: How many can be taken.
-        left: How many are not done.
+        number: Number of the pass.
+        free: Number of tasks that can be taken.
+        left: Number of unfinished tasks.
     """
 
     def __init__(self, plan: SamplingPlan, number: int):
         self.number = number
         self._repeats = plan.repeats
         self._order: array[int] = plan.order(number)
-        # A byte for each repeat of each task of the split, by index, as the journal names them.
+        # The state of each repeat of each task in the split, one byte each, by index.
         self._standing = bytearray([_FOREIGN]) * (plan.size * plan.repeats)
         for index in self._order:
             self._standing[index * plan.repeats : (index + 1) * plan.repeats] = bytes(plan.repeats)
@@ -47,7 +47,7 @@ class Epoch:
         self._returned: list[int] = []
 
     def take(self) -> tuple[int, int] | None:
-        """The next task: first the returned ones, then in order. Returns index and repeat, or None."""
+        """Takes the next task: first the returned ones, then in order. Returns index and repeat, or None."""
         while self.free:
             place = self._returned.pop() if self._returned else next(self._upcoming)
             if self._standing[place] == _FREE:
@@ -56,7 +56,7 @@ class Epoch:
         return None
 
     def take_index(self, index: int) -> int | None:
-        """Takes a task by its index. Returns its repeat; None: all of them are taken or done."""
+        """Takes a task by its index. Returns its repeat; None if all repeats are taken or finished."""
         return next((repeat for repeat in range(self._repeats) if self.take_place(index, repeat)), None)
 
     def take_place(self, index: int, repeat: int) -> bool:
@@ -68,15 +68,15 @@ class Epoch:
         return free
 
     def has(self, index: int) -> bool:
-        """Whether the task is one of this shard's in this epoch."""
+        """Whether the task is in this shard in this epoch."""
         return self._standing[index * self._repeats] != _FOREIGN
 
     def finish(self, index: int, repeat: int) -> None:
-        """It is done."""
+        """Marks a task as finished."""
         self._set(index * self._repeats + repeat, _DONE)
 
     def give_back(self, index: int, repeat: int) -> None:
-        """It can be taken again, and comes next."""
+        """Returns a task, which is taken next."""
         place = index * self._repeats + repeat
         self._set(place, _FREE)
         self._returned.append(place)
@@ -88,7 +88,7 @@ class Epoch:
 
 
 class SampledTask:
-    """A task that was taken: no other session gets it. A block of it finishes it, or gives it back if it raises::
+    """A task that no other session gets. Its `with` block finishes it, or gives it back if the block raises::
 
         for task in sampler:
             with task:
@@ -96,11 +96,11 @@ class SampledTask:
                 ...
 
     Attributes:
-        split: The split's name.
-        index: Its index there: what `reset(split=, index=)` takes.
-        epoch: In which pass over the tasks, from 0.
-        repeat: Which of its repeats in this epoch, from 0.
-        seed: For the episode: the same for all repeats of a task in an epoch, another one in every epoch.
+        split: Name of the split.
+        index: Index in the split, for `reset(split=, index=)`.
+        epoch: Number of the pass over the tasks, from 0.
+        repeat: Number of the repeat in this epoch, from 0.
+        seed: Seed of the episode: the same for all repeats of a task in an epoch, and another one in each epoch.
     """
 
     __slots__ = ("_sampler", "epoch", "index", "repeat", "seed", "split")
@@ -117,18 +117,18 @@ class SampledTask:
         return f"<task {self.index} of {self.split!r}, epoch {self.epoch}, repeat {self.repeat}>"
 
     def finish(self) -> None:
-        """It is done, and does not come again in this epoch, also after a crash.
+        """Finishes the task: it does not come again in this epoch, even after a crash.
 
         Raises:
-            TaskTaken: It was finished or given back before.
+            TaskTaken: The task was already finished or given back.
         """
         self._sampler.finish(self)
 
     def give_back(self) -> None:
-        """It is not done: the next one that asks gets it.
+        """Gives the task back: the next call of `take` returns it.
 
         Raises:
-            TaskTaken: It was finished or given back before.
+            TaskTaken: The task was already finished or given back.
         """
         self._sampler.give_back(self)
 
@@ -136,7 +136,7 @@ class SampledTask:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if not self._sampler.is_taken(self):  # by the block itself
+        if not self._sampler.is_taken(self):  # the block has finished it or given it back
             return
         if kind is None:
             self.finish()
@@ -148,7 +148,7 @@ _Key = tuple[int, int, int]
 
 
 class TaskSampler:
-    """Shares out the tasks of a split: no session gets one that another has, or that is done in this epoch::
+    """Distributes the tasks of a split: a session gets a task that is neither taken nor finished in this epoch::
 
         sampler = TaskSampler(env.tasks("train"), split="train", seed=1, journal="train.journal")
         for task in sampler:
@@ -156,32 +156,31 @@ class TaskSampler:
                 result = await env.reset(split=task.split, index=task.index, seed=task.seed)
                 ...
 
-    Many sessions of a process share one sampler: threads and coroutines may all loop over it at once. Each of many
-    trainer processes makes one of its own, with the same values but for `shard`: together they have every task once
-    in an epoch. It never waits: when everything that is left is with others, a loop ends, and what one
-    of them gives back is for the next one that asks. A new epoch begins when all tasks of the last one are taken.
+    The sessions of a process share one sampler: threads and coroutines may loop over it at the same time. Each of
+    several trainer processes makes its own sampler, with the same values except `shard`: together they have every
+    task once per epoch. It never waits: if all remaining tasks are taken, a loop ends, and a task that is given back
+    later goes to the next call of `take`. A new epoch begins when all tasks of the last one are taken.
 
-    With a journal it goes on where it was after its process has ended, however that came about: what was finished
-    does not come again, and what was not comes first. Every event is with the operating system before the call
-    returns, so the end of the process loses nothing; with `sync` it is on the disk, and the end of the machine loses
-    nothing.
+    With a journal it continues where it stopped, even after a crash: finished tasks do not come again, and unfinished
+    ones come first. Each event is with the operating system before the call returns, so a crash of the process loses
+    nothing; with `sync` it is on the disk, and a crash of the machine loses nothing.
 
     Args:
-        tasks: How many tasks the split has, or anything with a length.
-        split: The split's name.
-        seed: Of the order, which is another one in each epoch, and the same in all shards and after a restart.
-        shuffle: Whether there is such an order; else tasks come by their index.
-        epochs: How often each task comes; None: without end.
-        repeats: How often in an epoch, one after the other: the group of GRPO. All repeats are in one shard.
-        shard: Which of the shards this process has, from 0.
-        shards: How many there are.
-        journal: The file of this shard; None remembers nothing.
-        sync: Whether each event is written to the disk at once (milliseconds each).
+        tasks: Number of tasks in the split, or an object with a length.
+        split: Name of the split.
+        seed: Seed of the order, which differs in each epoch, and is the same in all shards and after a restart.
+        shuffle: Whether the order is random; otherwise tasks come by index.
+        epochs: Number of epochs; None for no limit.
+        repeats: How often a task comes per epoch, in a row: the group of GRPO. All repeats are in one shard.
+        shard: Number of this process's shard, from 0.
+        shards: Number of shards.
+        journal: The file of this shard; None to keep no journal.
+        sync: Whether each event is synced to the disk (milliseconds each).
 
     Raises:
         InvalidArgument: A value is out of its range, or the journal cannot be opened.
-        JournalInUse: Another sampler, in this process or another, has the journal.
-        JournalMismatch: The journal is of other values, or is none.
+        JournalInUse: Another sampler, in this process or another, has the journal open.
+        JournalMismatch: The journal has other values, or the file is not a journal.
     """
 
     def __init__(
@@ -217,7 +216,7 @@ class TaskSampler:
                 raise
 
     def __iter__(self) -> Iterator[SampledTask]:
-        """Takes one task after the other, until none is to be had."""
+        """Takes one task after another, until none is available."""
         while (task := self.take()) is not None:
             yield task
 
@@ -225,19 +224,19 @@ class TaskSampler:
         """Takes a task.
 
         Args:
-            index: Which; None: the next one.
+            index: Index of the task; None for the next one.
 
         Returns:
-            None if there is none to be had: all are taken or done.
+            The task; None if all are taken or finished.
 
         Raises:
-            TaskTaken: That index is taken or done in this epoch.
-            InvalidArgument: The split, or this shard of it in this epoch, has no such index.
+            TaskTaken: The task with that index is taken or finished in this epoch.
+            InvalidArgument: The index is not in the split, or not in this shard in this epoch.
             UsageError: The sampler was closed, or belongs to another process.
         """
         with self._here():
             self._check()
-            # The oldest epoch with something to take; the next one if there is none; None after the last.
+            # The oldest epoch with a free task, or else the next epoch; None after the last one.
             epoch = next((each for each in self._epochs.values() if each.free), None)
             if epoch is None and (self._most is None or self._begun < self._most):
                 epoch = self._next()
@@ -247,7 +246,7 @@ class TaskSampler:
             return None if epoch is None or found is None else self._taken(epoch, *found)
 
     def finish(self, task: SampledTask) -> None:
-        """A task is done. See `SampledTask.finish`."""
+        """Finishes a task. See `SampledTask.finish`."""
         with self._here():
             key = self._key_of(task, "finished")
             self._note("finished", key)
@@ -255,7 +254,7 @@ class TaskSampler:
             self._finish(key)
 
     def give_back(self, task: SampledTask) -> None:
-        """A task is not done. See `SampledTask.give_back`."""
+        """Gives a task back. See `SampledTask.give_back`."""
         with self._here():
             key = self._key_of(task, "given back")
             self._note("returned", key)
@@ -268,7 +267,7 @@ class TaskSampler:
 
     @property
     def left(self) -> int | None:
-        """How many are not done, of all epochs; None: without end."""
+        """Number of unfinished tasks in all epochs; None without a limit of epochs."""
         with self._here():
             if self._most is None:
                 return None
@@ -277,7 +276,7 @@ class TaskSampler:
 
     def close(self) -> None:
         """Closes the journal; unfinished tasks come first when it is opened again."""
-        if self._is_elsewhere:  # and so is the journal
+        if self._is_elsewhere:  # the journal belongs to the parent
             return
         with self._lock:
             self._pid = -1
@@ -297,16 +296,16 @@ class TaskSampler:
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether this is a copy in a process that was forked."""
+        """Whether this is a copy in a forked child."""
         return self._pid not in {-1, os.getpid()}
 
     def _here(self) -> Lock:
-        """The lock. That of a copy may be held by a thread that is not there, for ever."""
+        """The lock. Raises in a forked child, where a thread of the parent may hold it for ever."""
         if self._is_elsewhere:
             self._check()
         return self._lock
 
-    # Under the lock.
+    # Called with the lock held.
 
     def _check(self) -> None:
         if self._pid == -1:
@@ -370,7 +369,7 @@ class TaskSampler:
         if self._journal is not None:
             self._journal.write(TaskEvent(event, *key))
 
-    # After a restart.
+    # Called after a restart.
 
     def _resume(self, journal: TaskJournal) -> None:
         taken: set[_Key] = set()
@@ -383,7 +382,7 @@ class TaskSampler:
             self._epochs[key[0]].give_back(*key[1:])
 
     def _replay(self, entry: TaskEvent, taken: set[_Key]) -> str | None:
-        """Replays an event of the journal. Returns the error, if there is one."""
+        """Replays an event of the journal. Returns the error text, or None."""
         key = entry.key
         epoch = None
         if entry.index < self._plan.size and entry.repeat < self._plan.repeats:

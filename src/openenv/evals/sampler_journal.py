@@ -1,4 +1,4 @@
-"""The sampler's order of tasks, and the journal that records which are taken and finished."""
+"""The sampler's order of tasks, and the journal that records taken and finished ones."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _SEED_BITS = 31
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """Which tasks there are, in which order they come, and which of them are this shard's.
+    """The tasks of a split, their order, and their distribution to shards.
 
     Attributes:
-        split: The split's name.
-        size: How many tasks it has.
-        seed: Of the order.
-        shuffle: Whether there is another order in each epoch; else tasks come by their index.
-        repeats: How often each task comes in an epoch, one after the other.
-        shard, shards: This is shard number `shard`, from 0, of so many.
+        split: Name of the split.
+        size: Number of tasks in the split.
+        seed: Seed of the order.
+        shuffle: Whether each epoch has a new random order; otherwise tasks come by index.
+        repeats: How often each task comes in an epoch, in a row.
+        shard, shards: Number of this shard, from 0, and number of shards.
     """
 
     split: str
@@ -57,13 +57,13 @@ class SamplingPlan:
 
     @property
     def share(self) -> int:
-        """How many tasks of an epoch are this shard's."""
+        """Number of tasks in this shard per epoch."""
         return len(range(self.shard, self.size, self.shards))
 
     def order(self, epoch: int) -> array[int]:
         """The indices of this shard's tasks, in the order of an epoch.
 
-        All shards of an epoch together have every index once; no shard has more than one task more than another.
+        The shards of an epoch together have every index once; their sizes differ by at most one.
         """
         indices = array("q", range(self.size))
         if self.shuffle:
@@ -71,7 +71,7 @@ class SamplingPlan:
         return indices[self.shard :: self.shards]
 
     def seed_of(self, epoch: int, index: int) -> int:
-        """A seed for the episodes of a task in an epoch: the same for all its repeats, whichever shard has it."""
+        """The seed for the episodes of a task in an epoch: the same for all its repeats and in any shard."""
         words = f"{self.seed}/{self.split}/{epoch}/{index}".encode()
         return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest()) >> (64 - _SEED_BITS)
 
@@ -97,26 +97,26 @@ class TaskEvent:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Which task: epoch, index and repeat."""
+        """The task's epoch, index and repeat."""
         return self.epoch, self.index, self.repeat
 
 
 class TaskJournal:
-    """One line of JSON for each event; the first line says what is sampled. It is only ever added to.
+    """An append-only JSONL file with one line per event; the first line has the plan.
 
-    A line is with the operating system before a call returns, so it outlives the end of this process, however that
-    comes about. With `sync` it is on the disk, and outlives the machine's. A last line that was cut off is removed.
+    Each line is with the operating system before a call returns, so it survives a crash of this process. With `sync`
+    it is on the disk, and survives a crash of the machine. An incomplete last line is removed.
 
     The file is locked while it is open; the lock ends with the process.
 
     Args:
-        path: The file; it is made if there is none.
+        path: The file; it is created if it does not exist.
         plan: The plan of the tasks.
-        sync: Whether every line is written to the disk before a call returns (milliseconds each).
+        sync: Whether every line is synced to the disk before a call returns (milliseconds each).
 
     Raises:
-        JournalInUse: Another sampler has it.
-        JournalMismatch: It is of something else, or no journal; the message says what.
+        JournalInUse: Another sampler has the file open.
+        JournalMismatch: The file is of another plan, or not a journal; the message says which.
         InvalidArgument: The file cannot be opened.
     """
 
@@ -143,10 +143,10 @@ class TaskJournal:
         _open.add(self)
 
     def recorded(self) -> Iterator[tuple[int, TaskEvent]]:
-        """Its events at the opening, each with the number of its line; call it once.
+        """Yields the events that the file had when it was opened, with their line numbers. Call it once.
 
         Raises:
-            JournalMismatch: A line is none.
+            JournalMismatch: A line is not an event.
         """
         text, self._recorded = self._recorded, b""
         for number, line in enumerate(io.BytesIO(text), 2):
@@ -160,20 +160,20 @@ class TaskJournal:
             yield number, entry
 
     def damaged(self, number: int, why: str) -> JournalMismatch:
-        """The error for a line that cannot have come about."""
+        """The error for an impossible line."""
         return JournalMismatch(f"{self.path}, line {number}, {why}: restore the file, or begin another (journal=)")
 
     def write(self, entry: TaskEvent) -> None:
-        """Adds a line.
+        """Appends a line.
 
         Raises:
-            OpenEnvError: The disk takes no more; nothing of the line is left in the file.
+            OpenEnvError: The disk is full; no part of the line is left in the file.
         """
         epoch, index, repeat = entry.key
         self._append(f'{{"event": "{entry.event}", "epoch": {epoch}, "index": {index}, "repeat": {repeat}}}\n')
 
     def close(self) -> None:
-        """Lets go of the file. May be called repeatedly."""
+        """Closes and unlocks the file. May be called repeatedly."""
         _open.discard(self)
         file, self._file = self._file, -1
         if file >= 0:
@@ -181,10 +181,10 @@ class TaskJournal:
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
-            self.close()  # or a sampler without references would keep its journal locked
+            self.close()  # otherwise a sampler without references would keep its journal locked
 
     def _read(self, plan: SamplingPlan) -> bytes:
-        """The lines of the file after the first one, without a cut-off last line."""
+        """The lines after the first one, without an incomplete last line."""
         with open(self._file, "rb", closefd=False) as file:
             text = file.read()
         self._end = text.rfind(b"\n") + 1
@@ -193,11 +193,11 @@ class TaskJournal:
             self._check(head, plan)
         elif not _MARK.startswith(text[: len(_MARK)]):
             raise self._foreign(1)
-        if self._end < len(text):  # cut off when its process, or the machine, ended
+        if self._end < len(text):  # cut off by the end of its process or machine
             os.ftruncate(self._file, self._end)
         if not whole:
             self._append(json.dumps({"journal": _KIND, **_facts(plan)}) + "\n")
-            if self._sync:  # the name of a new file is on the disk when its folder is
+            if self._sync:  # a new file's name is on the disk only after a sync of its folder
                 folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
                     os.fsync(folder)
@@ -230,7 +230,7 @@ class TaskJournal:
         data = line.encode()
         try:
             written = os.write(self._file, data)
-            if written < len(data):  # the disk is full; the rest will say so
+            if written < len(data):  # the disk is full, and the next write raises that
                 os.write(self._file, data[written:])
             if self._sync:
                 os.fsync(self._file)
@@ -246,7 +246,7 @@ def _facts(plan: SamplingPlan) -> dict[str, Any]:
 
 
 def _close_in_child() -> None:
-    """In a process that was forked: its copies of the files would hold the locks of a parent that has died."""
+    """Closes the files in a forked child, whose copies would keep the locks of a dead parent."""
     for journal in list(_open):
         journal.close()
 

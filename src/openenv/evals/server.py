@@ -14,20 +14,20 @@ from ..errors import ConnectionFailed, Unauthorized, UsageError
 from ..mcp.types import Tool
 
 ANSWER_S = 10.0
-# Seconds that it may let a session wait for a free slot.
+# Most seconds that a session waits for a free slot.
 WAIT_S = 10.0
-# Seconds between two looks at whether a server still runs.
+# Seconds between two checks that a server still runs.
 LOOK_S = 1.0
 
 T = TypeVar("T")
 
 
 class EvalServer:
-    """A server, asked over HTTP.
+    """A client of the server's HTTP routes.
 
     Args:
-        url: Its address, in any form that clients take.
-        api_key: The key to show to it.
+        url: URL of the server, in any form that clients accept.
+        api_key: API key for the server.
     """
 
     def __init__(self, url: str, api_key: str | None = None):
@@ -35,7 +35,7 @@ class EvalServer:
         self.api_key = api_key
 
     def environment(self) -> str | None:
-        """The environment's name; None: it does not say."""
+        """The environment's name; None if unknown."""
         try:
             name = self._get("/metadata").get("name")
         except (ConnectionFailed, UsageError):
@@ -46,9 +46,9 @@ class EvalServer:
         """The JSON Schema of actions.
 
         Raises:
-            Unauthorized: It asks for another key.
-            ConnectionFailed: It cannot be reached.
-            UsageError: It does not tell.
+            Unauthorized: The server needs a valid API key.
+            ConnectionFailed: The server cannot be reached.
+            UsageError: The server does not return the schema.
         """
         schema = self._get("/schema").get("action")
         if not isinstance(schema, dict):
@@ -56,11 +56,11 @@ class EvalServer:
         return schema
 
     def tools(self) -> list[Tool] | None:
-        """The environment's tools; None: its actions are no tool calls.
+        """The environment's tools; None if actions are not tool calls.
 
         Raises:
-            Unauthorized: It asks for another key.
-            ConnectionFailed: It cannot be reached.
+            Unauthorized: The server needs a valid API key.
+            ConnectionFailed: The server cannot be reached.
         """
         try:
             reply = self._get("/mcp", body={"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}})
@@ -82,18 +82,18 @@ class EvalServer:
         ]
 
     def num_tasks(self, split: str) -> int:
-        """How many tasks a split has, asked in a session, which does not need the server's HTTP routes.
+        """The number of tasks in a split. It is asked in a session, which needs no HTTP routes.
 
         Raises:
-            Unauthorized: It asks for another key.
-            ConnectionFailed: It cannot be reached.
-            UsageError: It has no such split, or no tasks.
+            Unauthorized: The server needs a valid API key.
+            ConnectionFailed: The server cannot be reached.
+            UsageError: The environment does not have the split, or has no tasks.
         """
         with GenericEnvClient(self.url, api_key=self.api_key, wait_s=WAIT_S).sync() as client:
             return len(client.tasks(split))
 
     def _get(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The answer of a route; with a body, to a POST."""
+        """The answer to a GET, or to a POST if a body is given."""
         address = http_url(websocket_url(self.url)) + path
         reply = fetch(address, bearer(self.api_key), ANSWER_S, body)
         if reply.status in {401, 403}:
@@ -112,16 +112,16 @@ class EvalServer:
 
 
 class LocalEvalServer(ServedTarget):
-    """A local `openenv serve TARGET`; ready as soon as it answers a reset."""
+    """A local `openenv serve TARGET`, which is ready once it answers a reset."""
 
     def settle(self) -> None:
-        """Nothing is measured here, so it need not be idle."""
+        """Does not wait for an idle server, since an evaluation measures no speed."""
 
     async def beside(self, work: Coroutine[Any, Any, T]) -> T:
-        """Does some work for as long as the server runs.
+        """Awaits `work` while the server runs.
 
         Raises:
-            LaunchFailed: The server has ended; the work was cancelled.
+            LaunchFailed: The server exited, and the work was cancelled.
         """
         task = asyncio.ensure_future(work)
         try:

@@ -1,14 +1,14 @@
-"""What a sample says about what it was drawn from.
+"""Confidence intervals of means, shares and their differences.
 
 Means have Student's interval (Student, 1908): exact for normal values, and good for the mean of some dozens of others
-by the central limit theorem. Shares have Wilson's score interval (Wilson, 1927), which stays within 0 and 1 and is
-honest for few values, and for shares of 0 and 1. Differences of pairs have Student's interval of the differences,
-those of independent samples have Welch's (1947). Both are of no width where all values are alike, as shares of few
-episodes often are; differences of shares have Newcombe's intervals (1998), which are made of Wilson's.
+by the central limit theorem. Shares have Wilson's score interval (Wilson, 1927), which stays within 0 and 1 and keeps
+its coverage for few values, and for shares of 0 and 1. Differences of pairs have Student's interval of the
+differences, those of independent samples have Welch's (1947). Both have zero width if all values are equal, which is
+common for shares of few episodes; differences of shares have Newcombe's intervals (1998), which build on Wilson's.
 
 Clustered values have Student's t with G - 1 degrees of freedom for G clusters (`clustered_variance`). A clustered
 share has Wilson's interval for the effective number of values (Korn and Graubard, 1998), which is the number of
-clusters where all values are alike.
+clusters if all values are equal.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _quantile = lru_cache(t_quantile)
 
 
 class Sample(BaseModel):
-    """Values, in short.
+    """Summary of a sample.
 
     Attributes:
-        count: How many.
-        mean, std, least, median, most: Of the values; `std` is None for one value.
+        count: Number of values.
+        mean, std, least, median, most: Statistics of the values; `std` is None for one value.
         low, high: Confidence interval of the mean, 95 % (Student's t, clustered); None for one value.
     """
 
@@ -49,12 +49,12 @@ class Sample(BaseModel):
 
 
 class Share(BaseModel):
-    """How many of some were so.
+    """The share of hits in a sample.
 
     Attributes:
-        count: Of how many.
-        hits: How many were so.
-        share: Their share.
+        count: Number of values.
+        hits: Number of hits.
+        share: Hits divided by count.
         low, high: Confidence interval of the share, 95 % (Wilson's, clustered).
     """
 
@@ -68,12 +68,12 @@ class Share(BaseModel):
 
 
 class PassAtK(BaseModel):
-    """The chance that at least one of `k` episodes of a task succeeds, as a mean of tasks.
+    """The chance that at least one of `k` episodes of a task succeeds, as a mean over tasks.
 
     Attributes:
-        k: How many episodes.
-        tasks: How many tasks have so many.
-        share: The mean of the tasks' estimates.
+        k: Number of episodes.
+        tasks: Number of tasks with at least `k` episodes.
+        share: Mean of the tasks' estimates.
         low, high: Confidence interval of the mean over tasks, 95 %; None for one task.
     """
 
@@ -89,12 +89,12 @@ class PassAtK(BaseModel):
 def mean_interval(
     values: Sequence[float], clusters: Clusters = None, level: float = LEVEL
 ) -> tuple[float, float] | None:
-    """Student's confidence interval of the mean; None for fewer than two values, which say nothing about chance.
+    """Student's confidence interval of the mean; None for fewer than two values, which have no variance.
 
     Args:
         values: The values.
-        clusters: The cluster of each; None: they are independent, as those of one cluster are.
-        level: The share of many such intervals that holds the true mean.
+        clusters: Cluster of each value; None for independent values. Those of a single cluster count as independent.
+        level: Confidence level, from 0 to 1.
     """
     if len(values) < 2:
         return None
@@ -104,7 +104,7 @@ def mean_interval(
 
 
 def sample_of(values: Sequence[float], clusters: Clusters = None) -> Sample | None:
-    """Values in short; None if there are none."""
+    """Summarises values; None if there are no values."""
     if not values:
         return None
     low, high = mean_interval(values, clusters) or (None, None)
@@ -126,12 +126,12 @@ def share_interval(
     paired: bool = False,
     clusters: tuple[Clusters, Clusters] = (None, None),
 ) -> tuple[float, float] | None:
-    """Newcombe's confidence interval, 95 %, of the second share minus the first; None if one of them is of nothing.
+    """Newcombe's 95 % confidence interval of the second share minus the first; None if a sample is empty.
 
     Args:
-        first, second: Whether each was so.
-        paired: Values at the same place belong together, so there are as many of both.
-        clusters: The clusters of the first and of the second.
+        first, second: Whether each value is a hit.
+        paired: Whether values at the same index are pairs, so that both samples have the same length.
+        clusters: The clusters of the first sample and of the second.
     """
     ours, theirs = clustered_share(first, clusters[0]), clustered_share(second, clusters[1])
     if ours is None or theirs is None:
@@ -144,7 +144,7 @@ def share_interval(
 
 
 def share_of(hits: int, count: int, level: float = LEVEL) -> Share | None:
-    """A share with Wilson's interval; None of nothing."""
+    """A share with Wilson's interval; None for a count of 0."""
     if not count:
         return None
     low, high = _wilson(hits / count, count, NormalDist().inv_cdf(0.5 + level / 2))
@@ -152,11 +152,11 @@ def share_of(hits: int, count: int, level: float = LEVEL) -> Share | None:
 
 
 def clustered_share(hits: Sequence[bool], clusters: Clusters) -> Share | None:
-    """A share with Wilson's interval for clusters; None of nothing.
+    """A share with Wilson's interval for clusters; None for an empty sample.
 
     Args:
-        hits: Whether each was so.
-        clusters: The cluster of each; None: they are independent, as those of one cluster are.
+        hits: Whether each value is a hit.
+        clusters: Cluster of each value; None for independent values. Those of a single cluster count as independent.
     """
     if clusters is None or len(set(clusters)) in {1, len(hits)}:
         return share_of(sum(hits), len(hits))
@@ -169,8 +169,8 @@ def pass_at(k: int, tasks: Sequence[tuple[int, int]]) -> PassAtK | None:
     1 - C(n - c, k) / C(n, k) for a task with c successes in n episodes.
 
     Args:
-        k: At least 1.
-        tasks: Of each task the successes, and the episodes. A task with fewer than k episodes has no estimate.
+        k: Number of episodes, at least 1.
+        tasks: Number of successes and of episodes per task. A task with fewer than k episodes has no estimate.
 
     Returns:
         None if no task has k episodes.
@@ -188,8 +188,8 @@ def _share_limits(values: Sequence[float], clusters: Sequence[Hashable], most: i
 
     Args:
         values: The values.
-        clusters: The cluster of each.
-        most: The effective number of values is at most this.
+        clusters: Cluster of each value.
+        most: Upper bound of the effective number of values.
     """
     share = fmean(values)
     square, groups = clustered_variance(values, clusters)
@@ -203,7 +203,7 @@ def _wilson(share: float, count: float, z: float) -> tuple[float, float]:
     square = z * z / count
     middle = (share + square / 2) / (1 + square)
     reach = z * math.sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
-    # At both ends the interval reaches them exactly, but for the last digit of the arithmetic.
+    # For shares of 0 and 1, the bound is exactly 0 or 1 but for rounding errors.
     low = 0.0 if share == 0 else max(0.0, middle - reach)
     high = 1.0 if share == 1 else min(1.0, middle + reach)
     return low, high
@@ -214,7 +214,7 @@ def _reach(one: float, other: float, alike: float) -> float:
 
 
 def _correlation(first: Sequence[bool], second: Sequence[bool], clusters: Clusters) -> float:
-    """Phi, with Newcombe's correction for continuity where it is positive; of clusters, that of their sums."""
+    """The phi coefficient, with Newcombe's continuity correction if positive; for clusters, that of their sums."""
     if clusters is not None and 1 < len(set(clusters)) < len(first):
         return _clustered_correlation(first, second, clusters)
     count, ours, theirs = len(first), sum(first), sum(second)
@@ -227,7 +227,7 @@ def _correlation(first: Sequence[bool], second: Sequence[bool], clusters: Cluste
 
 
 def _clustered_correlation(first: Sequence[bool], second: Sequence[bool], clusters: Sequence[Hashable]) -> float:
-    """The correlation of the two shares: by the variances of both and of their difference."""
+    """The correlation of the two shares, from the variances of both and of their difference."""
     ours, theirs, apart = (
         clustered_variance(values, clusters)[0]
         for values in (first, second, [there - here for here, there in zip(first, second, strict=True)])

@@ -1,4 +1,4 @@
-"""Observations as text for a language model, and its answers as actions."""
+"""Convert observations to text for a language model, and its answers to actions."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 from ..errors import InvalidAction
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
-# Fields in addition to the observation itself.
+# Fields of results that are not part of the observation.
 _BESIDE = frozenset({"metadata", "reward", "done", "terminated", "truncated"})
 
 
 class Wording:
-    """Words for what a model sees, and for how it says what it does.
+    """Text form of observations and actions.
 
-    An observation of one text is that text, any other its fields as JSON. An action that is one text, by its schema,
-    is the model's whole answer; any other is an answer in JSON, alone, in a code block, or after other words.
+    An observation with a single string is that string, and any other its fields as JSON. If an action is a single
+    string by its schema, it is the model's whole answer; otherwise it is JSON, alone, in a code block, or after text.
 
     Args:
-        schema: The action's JSON Schema.
+        schema: JSON Schema of actions.
     """
 
     def __init__(self, schema: Mapping[str, Any]):
@@ -30,7 +30,7 @@ class Wording:
 
     @property
     def instructions(self) -> str:
-        """How the model is to answer."""
+        """Instructions to the model for the form of its answers."""
         if self._field is not None:
             about = self._schema["properties"][self._field].get("description")
             return f"Answer with your action and nothing else: {about or self._field}."
@@ -42,17 +42,17 @@ class Wording:
 
     @staticmethod
     def shown(observation: Mapping[str, Any]) -> str:
-        """An observation, for the model."""
+        """An observation as text for the model."""
         fields = {name: value for name, value in observation.items() if name not in _BESIDE}
         if len(fields) == 1 and isinstance(text := next(iter(fields.values())), str):
             return text
         return json.dumps(fields, default=str, ensure_ascii=False)
 
     def read(self, answer: str) -> dict[str, Any]:
-        """The action that an answer means.
+        """Parses the action in an answer.
 
         Raises:
-            InvalidAction: It means none.
+            InvalidAction: The answer contains no action.
         """
         if self._field is not None:
             return {self._field: answer.strip()}
@@ -67,7 +67,7 @@ class Wording:
 
 
 def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON Schema without references to its own definitions; one that contains itself is cut off there."""
+    """A JSON Schema with its references inlined; a recursive one ends where it would contain itself."""
     definitions = schema.get("$defs", {})
 
     def walk(part: Any, within: frozenset[str]) -> Any:
@@ -86,7 +86,7 @@ def inlined(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _only_text(schema: Mapping[str, Any]) -> str | None:
-    """The field of an action that is one text; None: it is something else."""
+    """The field of an action with a single string; None for any other action."""
     fields = {name: part for name, part in schema.get("properties", {}).items() if name not in _BESIDE}
     if len(fields) != 1:
         return None
