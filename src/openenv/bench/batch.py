@@ -52,8 +52,8 @@ class RequestRow:
         success: Whether the whole request succeeded, including the close.
         error_type: Class of the exception that ended the request. None if it succeeded.
         error_message: Message of that exception.
-        server: The server of the request, of several: its name at the gateway, or its address if the load chose it.
-            None if unknown. Not written.
+        server: The server of the request, if there are several: its name at the gateway, or its address if the load
+            chose it. None if unknown. Not written.
     """
 
     request_id: int

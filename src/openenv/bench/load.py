@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..errors import LaunchFailed, OpenEnvError, UsageError
 
-# The rest is for imports, pipes, and sockets that are closing.
+# Share of open files for sessions; the rest is for imports, pipes, and sockets that are closing.
 USABLE = 0.9
 # Sessions per process, as long as there is a core for each process.
 SESSIONS_EACH = 1024
@@ -27,8 +27,8 @@ def enough_processes(sessions: int, limit: int) -> int:
     """A good number of load processes for a number of sessions. `check_share` checks whether they can hold them.
 
     Args:
-        sessions: Open at one time, by all processes together.
-        limit: Files that each process may have open.
+        sessions: Number of concurrent sessions of all processes together.
+        limit: Maximum of open files per process.
     """
     wanted = min(os.cpu_count() or 1, -(-sessions // SESSIONS_EACH))
     return min(MOST_PROCESSES, max(1, wanted, _needed(sessions, limit)))
@@ -38,12 +38,12 @@ def check_share(sessions: int, processes: int, limit: int) -> None:
     """Checks that the load processes can hold their sessions.
 
     Args:
-        sessions: Open at one time, by all processes together.
-        processes: Among which they are shared out.
-        limit: Files that each process may have open.
+        sessions: Number of concurrent sessions of all processes together.
+        processes: Number of load processes.
+        limit: Maximum of open files per process.
 
     Raises:
-        UsageError: They cannot. The message has the number of processes that can.
+        UsageError: There are too few processes. The message has the number that suffices.
     """
     if sessions < 1 or processes < 1:
         raise UsageError(f"{sessions} sessions and {processes} processes: there must be at least one of each")

@@ -50,7 +50,7 @@ def scale_document(
     served_by: str,
     load: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The document that `openenv bench scale` writes to `result.json`. Arguments as above, and those of the load."""
+    """The document that `openenv bench scale` writes to `result.json`. `load` has the options of the load."""
     workload = {"target": target, "mode": summaries[0].mode}
     batches = [{**asdict(summary), "host_spread": summary.host_spread} for summary in summaries]
     return {**_head(SCALE, command, workload, served_by), "load": load, "batches": batches}
@@ -78,10 +78,10 @@ class Result:
 
 
 def read_result(path: Path) -> Result:
-    """Reads a file from one of the two functions above.
+    """Reads a file with a document of `steps_document` or `scale_document`.
 
     Raises:
-        UsageError: The file cannot be read, or is not such a result.
+        UsageError: The file cannot be read, or has no such document.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -342,7 +342,7 @@ def measure_steps(
 def _step_along(loop: ClosedLoop, member: LoadProcess, sessions: int) -> LoopShare:
     """Runs a load process's share of the sessions."""
     raise_file_limit()
-    # Collections go on, as in a trainer, but have nothing to do with the modules of this process.
+    # Garbage collection stays enabled, as in a trainer, but skips the modules of this process.
     gc.freeze()
     part = LoopShare()
 

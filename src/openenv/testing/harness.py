@@ -36,7 +36,7 @@ class Repertoire:
 
     Args:
         server: Its server.
-        given: Actions from its author, for tests.
+        given: Actions from the environment's author, for tests.
         offered: Actions that it offers (`web_actions`).
         tools: Its tools from `list_tools`. None if it has no tools.
 

@@ -373,7 +373,7 @@ async def reference_of(harness: ConformanceHarness) -> list[CallOutcome]:
     """An episode in a session alone, for comparison with others.
 
     Raises:
-        CheckSkip: It differs each time, with the same seed.
+        CheckSkip: The episode differs in each run with the same seed.
     """
     actions = (await harness.actions())[:STEPS]
     first, second = await _alone(harness, actions), await _alone(harness, actions)
@@ -388,7 +388,7 @@ async def reading_changes_nothing(harness: ConformanceHarness, actions: list[dic
     """Compares an episode in which the state is read with one in which it is not, without fields that have no seed.
 
     Raises:
-        CheckFailure: They differ.
+        CheckFailure: The episodes differ.
     """
     episodes: list[list[CallOutcome]] = []
     for reads in (0, 0, 2):
@@ -427,7 +427,7 @@ async def _alone(
 
 
 async def outcome_of_call(call: Any, name: str) -> CallOutcome:
-    """The outcome of a call, which may be an error."""
+    """Awaits a call. Returns its outcome, which may be an error."""
     try:
         seen: CallOutcome = await call
     except OpenEnvError as error:

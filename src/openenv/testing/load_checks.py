@@ -22,8 +22,8 @@ STEPS = 4
 HOLDING_UP_S = 0.05
 SHORTEST_DEADLINE_S = 0.001
 DEADLINES = 4
-# A server looks at deadlines every few milliseconds, so a short step may end in spite of its own; and where much else
-# runs, one may be stopped before it has begun. Neither shows anything: so there are more, if they are quick.
+# A server checks deadlines every few milliseconds, so a short step may end before its deadline stops it; on a busy
+# machine, a step may be stopped before it begins. Neither proves anything, so quick steps are tried more often.
 MOST_DEADLINES = 16
 DEADLINES_S = 2.0
 # The fastest of this number is the time of a step; other work of the machine slowed the others.

@@ -16,7 +16,7 @@ from .harness import CallOutcome, ConformanceHarness, Repertoire, is_unsendable
 from .lifecycle_checks import describe_error
 from .schemas import first_fault, undeclared
 
-# Sent next to the observation, and covered by other checks.
+# Fields that are sent next to the observation; other checks cover them.
 _BESIDE = ("done", "reward", "metadata", "truncated")
 
 

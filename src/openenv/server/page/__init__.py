@@ -1,1 +1,1 @@
-"""The web page of a server: its files, the endpoints and the WebSocket it talks to."""
+"""The web page of a server: its files, its endpoints and its WebSocket."""

@@ -27,7 +27,7 @@ from .files import PANEL_HEADERS
 if TYPE_CHECKING:
     from ..server import EnvironmentServer
 
-# Answers are for one browser, and must not be cached.
+# Answers are private to one browser, so they must not be cached.
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
@@ -73,7 +73,7 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     try:
         shared = await shared_session_of(request, server, _with_drawing(timeout_s))
     except (UnknownSession, SessionLost):
-        # A cookie does not ask for its session: the browser may have it from an earlier visit.
+        # Only the header requires its session: a cookie may be from an earlier visit.
         if HEADER in request.headers:
             raise
     if isinstance(shared, Response):
@@ -83,7 +83,7 @@ async def reset(request: Request, body: ResetRequest | None = None) -> Response:
     shared = await server.shared_sessions.open(principal_of(request.scope, server))
     try:
         played = await PageEpisode.of(shared).reset(arguments, timeout_s)
-        if await request.is_disconnected():  # no client will name it
+        if await request.is_disconnected():  # no client knows the new session
             raise SessionLost(f"session {shared.id} was opened for a client that has left")
         response = _answer(server, shared, played, token=shared.token)
     except BaseException:
@@ -113,7 +113,7 @@ async def state(request: Request) -> Response:
 
 
 def _with_drawing(timeout_s: float | None) -> float | None:
-    """The seconds that another worker process has for an answer: for the call, and the drawing after it."""
+    """The time limit for an answer of another worker process: for the call and its drawing, in seconds."""
     return None if timeout_s is None else timeout_s + DRAWING_S
 
 
@@ -159,23 +159,23 @@ def _no_episode() -> Response:
 
 
 def _json(content: Any) -> Response:
-    """As browsers read it: JSON has no NaN."""
+    """A JSON response without NaN, which browsers reject."""
     try:
         body = to_json(content, inf_nan_mode="strings")
-    except ValueError as error:  # nested to the limit of the protocol, and here one level deeper
+    except ValueError as error:  # nested up to the protocol's limit, and one level deeper here
         raise StepFailed(f"it was done, and cannot be shown: {error}") from error
     return Response(body, media_type="application/json", headers=_HEADERS)
 
 
 SOCKET_PATH = "/ws/ui"
 SUBPROTOCOL = "openenv.ui"
-"""Taken where it is offered: browsers that show a key by another subprotocol want one to be taken."""
+"""Accepted if the client offers it: browsers that send their API key as a subprotocol need one to be accepted."""
 
 
 async def episode_socket(websocket: WebSocket) -> None:
     """Sends the episode of the named session, now and after each call by the routes of the page.
 
-    Messages of the client are ignored, and its connection does not keep the session from being idle.
+    Messages of the client are ignored. Its connection does not reset the idle timeout of the session.
     """
     server = server_of(websocket)
     principal = principal_of(websocket.scope, server)
@@ -185,7 +185,7 @@ async def episode_socket(websocket: WebSocket) -> None:
     token = query.get("token") or headers.get(TOKEN_HEADER)
 
     async def tell() -> None:
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client is gone
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client has left
             try:
                 await _follow(websocket, server.shared_sessions.find(name, principal, token))
             except OpenEnvError as error:
@@ -200,7 +200,7 @@ async def _follow(websocket: WebSocket, shared: SharedSession) -> None:
 
     Raises:
         SessionLost: The session has ended.
-        StepFailed: JSON cannot say it.
+        StepFailed: The episode cannot be written as JSON.
     """
     episode, changed = PageEpisode.of(shared), asyncio.Event()
     ending: list[OpenEnvError] = []
@@ -224,13 +224,13 @@ async def _follow(websocket: WebSocket, shared: SharedSession) -> None:
 
 
 async def send_json(websocket: WebSocket, message: dict[str, Any]) -> None:
-    """Sends a message as JSON, with NaN and infinity as texts.
+    """Sends a message as JSON, with NaN and infinity as strings.
 
     Raises:
-        StepFailed: JSON cannot say it.
+        StepFailed: The message cannot be written as JSON.
     """
     try:
         text = to_json(message, inf_nan_mode="strings").decode()
-    except ValueError as error:  # nested to the limit of the protocol, and here a few levels deeper
+    except ValueError as error:  # nested up to the protocol's limit, and a few levels deeper here
         raise StepFailed(f"the episode cannot be shown: {error}") from error
     await websocket.send_text(text)

@@ -1,4 +1,4 @@
-"""The episode of one session as pages show it: its calls, their log, and the view that the author draws."""
+"""The episode of one session for pages: its calls, their log, and the author's view."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ...telemetry.logs import log_extra, warn_once
 from ...types import BaseMessage
 from ..shared_sessions import PendingCall, SharedSession, StartCall
 
-# Pictures stand in it as data: URLs.
+# HTML may contain pictures as data: URLs.
 HTML_BYTES = 4 * 1024 * 1024
 MOST_ACTIONS = 200
 LABEL_LENGTH = 200
@@ -37,8 +37,8 @@ class Drawing(msgspec.Struct):
 
     Attributes:
         html: The result of `render_web`; None for the default view.
-        actions: The result of `web_actions`: a label and the fields of an action each.
-        notes: Errors, as text for readers of the page.
+        actions: The result of `web_actions`: pairs of a label and an action's fields.
+        notes: Error messages for the page.
     """
 
     html: str | None = None
@@ -47,9 +47,9 @@ class Drawing(msgspec.Struct):
 
 
 class ObservationFields(dict[str, Any]):
-    """The fields of an observation, `reward` and `done` among them, as `render_web` and `web_actions` get them.
+    """The fields of an observation, with `reward` and `done`, for `render_web` and `web_actions`.
 
-    A field is read as `obs["board"]`, or as `obs.board` unless dicts have a method of that name.
+    Read a field as `obs["board"]`, or as `obs.board` unless dicts have a method of that name.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -60,7 +60,7 @@ class ObservationFields(dict[str, Any]):
 
 
 def draw(environment: Any, fields: dict[str, Any]) -> str | Awaitable[str]:
-    """The operation: asks `render_web` and `web_actions` about an observation, given as plain data.
+    """Calls `render_web` and `web_actions` with an observation, given as plain data.
 
     Returns:
         A `Drawing` as JSON; the results of asynchronous methods must be awaited, as for steps.
@@ -75,10 +75,10 @@ def draw(environment: Any, fields: dict[str, Any]) -> str | Awaitable[str]:
 
 
 def read_drawing(answer: Any) -> Drawing:
-    """The `Drawing` in the answer of the operation.
+    """Decodes the `Drawing` in the answer of `draw`.
 
     Raises:
-        ValueError: It is not a drawing.
+        ValueError: The answer is not a drawing.
     """
     if not isinstance(answer, str):
         raise ValueError("it is no text")
@@ -173,11 +173,11 @@ def _text(drawing: Drawing) -> str:
 
 logger = logging.getLogger("openenv.server")
 
-# Seconds that an answer waits for its pictures.
+# Seconds that an answer waits for its drawing.
 DRAWING_S = 3.0
-# Seconds until the pictures are stopped, or the session is if its pictures cannot be stopped.
+# Seconds until a running drawing is stopped, or its session if the drawing cannot be stopped.
 STUCK_S = 30.0
-# Limits of the log of one episode: there are many visitors, and observations may be pictures.
+# Limits of the log of one episode, since a server has many visitors and observations may be pictures.
 MOST_LOGS = 200
 LOG_BYTES = 1024 * 1024
 
@@ -207,9 +207,9 @@ class PageResult(NamedTuple):
     """The outcome of a reset or step.
 
     Attributes:
-        payload: The observation as v1 sends it.
-        state: The environment's state after it; None if it could not be read.
-        drawing: The author's view of it.
+        payload: The observation as a v1 payload.
+        state: The environment's state after the call; None if it could not be read.
+        drawing: The author's view of the observation.
         steps: Steps since the last reset.
         duration_s: Seconds of the call itself.
     """
@@ -272,7 +272,7 @@ class PageEpisode:
         )
 
     async def reset(self, arguments: dict[str, Any], timeout_s: float | None = None) -> PageResult:
-        """Starts an episode. Raises what `SharedSession.call` raises."""
+        """Starts an episode. Raises the errors of `SharedSession.call`."""
 
         def begun(encoded: dict[str, Any], size: int) -> None:
             self._logs.clear()
@@ -287,7 +287,7 @@ class PageEpisode:
     async def step(
         self, action: Any, arguments: dict[str, Any] | None = None, timeout_s: float | None = None
     ) -> PageResult:
-        """Does one action. Raises what `SharedSession.call` raises."""
+        """Takes one step. Raises the errors of `SharedSession.call`."""
 
         def did(payload: dict[str, Any], size: int) -> None:
             self.steps += 1
@@ -352,7 +352,7 @@ class PageEpisode:
 
 
 def _plain(action: Any) -> tuple[dict[str, Any], int]:
-    """The fields of an action for the log, and their bytes."""
+    """The fields of an action for the log, and their size in bytes."""
     try:
         text = to_json(action, fallback=repr, inf_nan_mode="constants")
         fields = json.loads(text)
@@ -364,7 +364,7 @@ def _plain(action: Any) -> tuple[dict[str, Any], int]:
 
 
 class _FollowUp:
-    """The questions to an environment after a call: its state, then its drawing."""
+    """Further calls to the environment after a call: its state, then its drawing."""
 
     def __init__(self, shared: SharedSession, draws: bool):
         self.state: dict[str, Any] | None = None
@@ -377,14 +377,14 @@ class _FollowUp:
         self._closed = False
 
     def begin(self, payload: dict[str, Any]) -> None:
-        """Call this while the call ends, so that its questions come next."""
+        """Submits the further calls. Call it while the first call ends, so that they come next."""
         self._payload = payload
         stop = asyncio.get_running_loop().call_later(STUCK_S, self._stop)
         self._over.add_done_callback(lambda _: stop.cancel())
         self._ask_next(Session.read_state, self._stated)
 
     async def wait(self) -> None:
-        """Waits until all answers are there, or took too long."""
+        """Waits for all answers, with a time limit."""
         await asyncio.wait([self._over], timeout=DRAWING_S)
         if not self._over.done():
             late = f"render_web and web_actions gave no answer within {DRAWING_S:g} s: the page goes on without them"
@@ -425,11 +425,11 @@ class _FollowUp:
         self._over.set_result(None)
 
     def _ask_next(self, start: StartCall, done: Done) -> None:
-        # A call that ends at once has already asked for the next one.
+        # A call that ends synchronously has already submitted the next one.
         self._pendings.append(self._shared.submit(start, done, next_=True))
 
     def _stop(self) -> None:
-        """The call does not end."""
+        """Stops a call that does not end."""
         session = self._shared.session
         what = f"its state or render_web takes longer than {STUCK_S:g} s and is stopped"
         logger.error("session %s: %s", session.id, what, extra=log_extra(session.id, session.episode))

@@ -21,7 +21,7 @@ STATIC = Path(__file__).parent / "static"
 REDIRECT, NOT_MODIFIED, NOT_FOUND, NOT_BUILT = 307, 304, 404, 501
 _READING = frozenset({"GET", "HEAD"})
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
-# The names that Vite gives files with a hash of their content.
+# Vite's file names with a hash of the content.
 _HASHED = re.compile(r"-[A-Za-z0-9_-]{8}\.")
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -40,14 +40,14 @@ _TYPES = {
 _COMMON = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 _FOREVER = "public, max-age=31536000, immutable"
 _ASK_AGAIN = "no-cache"
-# Origins that may show environments in a frame: a Space's page on the Hub.
+# Origins that may show environments in a frame: pages of Spaces on the Hub.
 _ANCESTORS = ("'self'", "https://huggingface.co", "https://*.huggingface.co", "https://*.hf.space")
 _PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob: https:; "
     "media-src 'self' data: blob: https:; font-src 'self' data:; connect-src 'self'; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'"
 )
-# A panel is one file: all of it is inline, and it has no origin, no network and no key.
+# A panel is one file with inline resources. Its frame has no origin, no network access and no API key.
 _FRAME_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
     "img-src data: blob: https:; media-src data: blob:; font-src data:; worker-src blob:; base-uri 'none'; "
@@ -58,7 +58,7 @@ PANEL_HEADERS = {
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "Cache-Control": "no-store",
 }
-"""Of HTML that is to be fetched and handed to a frame. Opened by its address, it runs nothing."""
+"""Policy of HTML that the page fetches for a frame. A browser that opens its URL runs no scripts."""
 _FRAME = """<!doctype html>
 <meta charset="utf-8">
 <title>Panel</title>
@@ -92,14 +92,14 @@ pre{background:#8882;padding:.75rem;overflow:auto}</style>
 
 
 class StaticFile(NamedTuple):
-    """A file that can be sent, with the content that was read."""
+    """A file's content, ready to send."""
 
     content: bytes
     etag: str
 
 
 async def page(request: Request) -> Response:
-    """The page, or a page that says how to build it."""
+    """Serves the page, or one that says how to build it."""
     origins = request.app.state.openenv.settings.allowed_origins
     policy = f"{_PAGE_POLICY}; frame-ancestors {_ancestors(origins)}"
     headers = {**_COMMON, "Cache-Control": _ASK_AGAIN, "Content-Security-Policy": policy}
@@ -110,12 +110,12 @@ async def page(request: Request) -> Response:
 
 
 async def slash(request: Request) -> Response:
-    """The page lies at the address without a slash at its end, as seen from which its files are named."""
+    """Redirects to the URL without a trailing slash, to which the page's file names are relative."""
     return _redirect("../web", request.scope)
 
 
 async def asset(request: Request, name: str) -> Response:
-    """A file of the page."""
+    """Serves a file of the page."""
     path = STATIC / "assets" / name
     known = _NAME.fullmatch(name) and path.suffix in _TYPES and path.is_file()
     if not known or not path.resolve().is_relative_to(STATIC.resolve()):
@@ -126,9 +126,9 @@ async def asset(request: Request, name: str) -> Response:
 
 
 async def frame(request: Request) -> Response:
-    """An empty document for an author's panel: the page sends it the HTML, and the panel has no access to the page.
+    """Serves an empty document for an author's panel. The page sends it the HTML; it has no access to the page.
 
-    It cannot be a `srcdoc`: that would inherit the policy of the page, which forbids the panel's scripts.
+    A `srcdoc` would inherit the policy of the page, which forbids the panel's scripts.
     """
     policy = f"{_FRAME_POLICY}; frame-ancestors {_ancestors(request.app.state.openenv.settings.allowed_origins)}"
     return HTMLResponse(_FRAME, headers={**_COMMON, "Cache-Control": _ASK_AGAIN, "Content-Security-Policy": policy})
@@ -141,7 +141,7 @@ class RootRedirect:
     """Answers requests without a route: `/` redirects to the page.
 
     Args:
-        otherwise: Answers all other requests.
+        otherwise: ASGI app for all other requests.
     """
 
     def __init__(self, otherwise: ASGIApp):
@@ -157,7 +157,7 @@ class RootRedirect:
 
 
 def is_public(scope: Scope) -> bool:
-    """Whether a request is for the page and what it is made of, as this module serves it: an owner's is his own."""
+    """Whether a request is for the page or its files from this module. Routes that an app overrides do not count."""
     if scope["type"] != "http" or scope["method"] not in _READING:
         return False
     path = request_head(scope).path
@@ -188,7 +188,7 @@ def _file_response(request: Request, path: Path, headers: dict[str, str]) -> Res
 
 @lru_cache(maxsize=64)
 def _read(path: Path, changed: int, size: int) -> StaticFile:
-    """A file as it is since then."""
+    """Reads a file; cached until its time or size changes."""
     content = path.read_bytes()
     return StaticFile(content, f'"{blake2b(content, digest_size=12).hexdigest()}"')
 
@@ -210,7 +210,7 @@ def _redirect(place: str, scope: Any) -> Response:
 
 
 def _ancestors(allowed_origins: str | None) -> str:
-    """The origins that may show the page in a frame: its own, Spaces, and those that may use the server."""
+    """The origins that may show the page in a frame: its own, Spaces, and the allowed origins of the server."""
     named = [origin.strip() for origin in (allowed_origins or "").split(",")]
     if "*" in named:
         return "*"

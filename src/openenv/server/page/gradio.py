@@ -93,12 +93,12 @@ def get_gradio_display_title(metadata: EnvironmentMetadata | None, fallback: str
 def get_quick_start_markdown(
     metadata: EnvironmentMetadata | None, action_cls: type[Any], observation_cls: type[Any]
 ) -> str:
-    """How a program plays in an environment, as Markdown with an example in Python.
+    """Instructions for programs that use an environment, as Markdown with an example in Python.
 
     Args:
-        metadata: Its name stands in the heading.
-        action_cls: Its required fields stand in the example.
-        observation_cls: Taken for existing code, and not used.
+        metadata: Metadata with the name for the heading.
+        action_cls: Action class, whose required fields are in the example.
+        observation_cls: Accepted for existing code, and not used.
     """
     fields = getattr(action_cls, "model_fields", {})
     action = ", ".join(f'"{name}": ...' for name, field in fields.items() if field.is_required())
@@ -123,9 +123,9 @@ def build_gradio_app(
     A `gradio_builder` gets the same arguments, so that it can show this page next to its own.
 
     Args:
-        web_manager: Plays in the environment.
-        action_fields: The fields of the form, as `create_app` gives them to builders.
-        metadata: Name, description and README are shown.
+        web_manager: Manager of the page's session.
+        action_fields: The fields of the form, from the function `action_fields`.
+        metadata: Metadata with the name, description and README to show.
         is_chat_env: Accepted for existing code, and not used: the fields decide the form.
         title: Replaces the environment's name if there is no metadata.
         quick_start_md: Markdown below the form.
@@ -173,10 +173,10 @@ def build_gradio_app(
 
 
 def load_gradio() -> Any:
-    """The package `gradio`.
+    """Imports the package `gradio`.
 
     Raises:
-        MissingExtra: It is not installed.
+        MissingExtra: Gradio is not installed.
     """
     try:
         return importlib.import_module("gradio")
@@ -201,30 +201,30 @@ def _component(gradio: Any, field: dict[str, Any]) -> Any:
         return gradio.Checkbox(value=bool(default), **about)
     if field["type"] == "number" and field["required"]:
         return gradio.Number(value=default, minimum=field["min_value"], maximum=field["max_value"], **about)
-    # Gradio's number has no empty value, and an optional number needs one.
+    # A text field: Gradio's number field cannot be empty, which an optional number needs.
     return gradio.Textbox(value=None if default is None else str(default), placeholder=field["placeholder"], **about)
 
 
 T = TypeVar("T")
 
-# A reset or step waits this long for a socket that does not read; then the socket gets no more events.
+# Seconds that a reset or step waits for a socket that does not read. After that, the socket gets no more events.
 SEND_S = 5.0
 
 
 class WebInterfaceManager:
     """Drives one session, which all viewers of the page share.
 
-    The first reset opens it, and it takes a slot of the server like every session. After its end (it was idle for too
-    long), the next reset opens another one. Calls may come from any event loop.
+    The first reset opens the session, which takes a slot of the server. After its end (by the idle timeout, for
+    instance), the next reset opens another one. Any event loop may call the methods.
 
     Args:
-        env: The server of the session, or an environment, which then gets its own server here.
+        env: The server of the session, or an environment, for which the manager makes a server.
         action_cls: The type of its actions; by default that of the server.
         observation_cls: The type of its observations; by default that of the server.
         metadata: The metadata of the environment.
 
     Attributes:
-        env: The environment that it was made with; None if that was a server.
+        env: The environment that was passed to the constructor; None if it was a server.
         episode_state: The episode after the last call.
         home: The event loop of the server; None until it runs.
         connected_clients: The sockets that are sent each state of the episode.
@@ -260,17 +260,17 @@ class WebInterfaceManager:
         """Starts an episode, and returns the first observation as a v1 payload.
 
         Raises:
-            CapacityError: The server has no slot.
-            EnvironmentFailed: The environment could not be made, or its `reset` failed.
+            CapacityError: The server has no free slot.
+            EnvironmentFailed: The environment could not be created, or its `reset` failed.
         """
         return await self._at_home(self._reset(dict(reset_kwargs or {})))
 
     async def step_environment(self, action_data: dict[str, Any]) -> dict[str, Any]:
-        """Does the action that a form describes (`protocol.forms.read_form`); returns as `reset_environment`.
+        """Takes one step with the action from a form (`protocol.forms.read_form`). Returns a v1 payload.
 
         Raises:
             ValidationError: The form does not describe an action of this environment.
-            ResetRequired: There is no session, or it has ended.
+            ResetRequired: No session is open.
             EnvironmentFailed: `step` failed.
         """
         return await self._at_home(self._step(action_data))
@@ -282,8 +282,8 @@ class WebInterfaceManager:
     async def connect_websocket(self, websocket: WebSocket) -> None:
         """Accepts a socket, and sends the episode on it: now, and after each reset and step by this manager.
 
-        Call it on the server's event loop, from a WebSocket route of the app; the route calls `disconnect_websocket`
-        when its client has left. `/ws/ui` sends the episode of any session in the same format.
+        Call it on the server's event loop, from a WebSocket route of the app. The route must call
+        `disconnect_websocket` when its client has left. `/ws/ui` sends the episode of any session in the same format.
         """
         await websocket.accept()
         self.connected_clients.append(websocket)
@@ -343,14 +343,14 @@ CUSTOM_PATH = "/web/custom"
 
 
 def add_page(app: FastAPI, server: EnvironmentServer, builder: Callable[..., Any], title: str | None = None) -> None:
-    """Mounts the page of a builder at `/web/custom`; without Gradio, a page there that says how to install it.
+    """Mounts the page of a builder at `/web/custom`, or without Gradio, a page that says how to install it.
 
     Args:
-        app: The app that gets the page.
-        server: The server of the environment that the page drives.
+        app: The app to which the page is added.
+        server: The server of the environment.
         builder: Called with `(web_manager, action_fields, metadata, is_chat_env, title, quick_start_md)`, all by
             position; it returns a `gradio.Blocks`. Its exceptions are raised here.
-        title: Replaces the title with the environment's name.
+        title: Title of the page, instead of the one with the environment's name.
     """
     if find_spec("gradio") is None:
         app.add_api_route(CUSTOM_PATH, _without_gradio(server.env_name), include_in_schema=False)
@@ -359,7 +359,7 @@ def add_page(app: FastAPI, server: EnvironmentServer, builder: Callable[..., Any
     metadata = load_environment_metadata(server.env_factory, server.env_name)
     manager = WebInterfaceManager(server, metadata=metadata)
     fields = action_fields(server.action_cls)
-    # Actions are a model's tokens.
+    # A chat environment: actions are a model's tokens.
     is_chat = any(field["name"] == "tokens" and field["type"] == "tensor" for field in fields)
     quick_start = get_quick_start_markdown(metadata, server.action_cls, server.observation_cls)
     blocks = builder(manager, fields, metadata, is_chat, title or get_gradio_display_title(metadata), quick_start)
