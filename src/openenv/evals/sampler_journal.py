@@ -246,7 +246,7 @@ def _facts(plan: SamplingPlan) -> dict[str, Any]:
 
 
 def _close_in_child() -> None:
-    """Closes the files in a forked child, whose copies would keep the locks of a dead parent."""
+    """Closes the files in a forked child: its copies would keep the locks of a dead parent."""
     for journal in list(_open):
         journal.close()
 

@@ -20,7 +20,7 @@ logger = logging.getLogger("openenv.recording")
 
 
 class Compactor:
-    """Runs one compaction process at a time, which can be killed and repeated at any moment.
+    """Runs one compaction process at a time. The process can be killed and repeated at any moment.
 
     Args:
         folder: The folder with the records.

@@ -100,7 +100,7 @@ Schema = Mapping[str, Any]
 _BESIDE = {"observation": {"done", "reward", "metadata", "terminated", "truncated"}, "action": {"metadata"}}
 # Keywords that would let the space offer actions that the server refuses.
 _NARROWING = ("pattern", "format", "multipleOf", "uniqueItems", "contains")
-# Limits for schemas from a server, whose parts and elements take memory in the client.
+# Limits for schemas from a server: their parts and elements take memory in the client.
 MOST_PARTS = 1024
 MOST_ELEMENTS = 2**24
 # Longest sample, in characters, of a space without a limit.

@@ -97,7 +97,7 @@ def get_quick_start_markdown(
 
     Args:
         metadata: Metadata with the name for the heading.
-        action_cls: Action class, whose required fields are in the example.
+        action_cls: Action class with the required fields for the example.
         observation_cls: Accepted for existing code, and not used.
     """
     fields = getattr(action_cls, "model_fields", {})
