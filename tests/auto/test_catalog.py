@@ -169,7 +169,7 @@ def test_a_name_of_several_is_refused_and_a_whole_one_is_not(site: Path) -> None
     assert catalog.find("openenv-maze").package == catalog.find("deep-maze").package == "deep_maze"
     assert catalog.find("openenv_maze_env").package == catalog.find("high-maze").package == "high_maze"
     for name in ("maze", "maze-env"):
-        with pytest.raises(UsageError, match=r"openenv-maze, openenv-maze-env: use the whole name"):
+        with pytest.raises(UsageError, match=r"openenv-maze, openenv-maze-env: use the full name"):
             catalog.find(name)
 
 

@@ -139,7 +139,7 @@ def test_a_place_for_images_needs_one() -> None:
         (["--memory-scale", "0"], "--memory-scale"),
         (["--image", "image"], "leave out --image"),
         (["--provider-option", "workers"], "NAME=VALUE"),
-        (["--provider-option", "token=hf_abcdefgh"], "token: everybody can read a command line"),
+        (["--provider-option", "token=hf_abcdefgh"], "token: every user of this machine can read a command line"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: list[str], message: str) -> None:

@@ -106,7 +106,7 @@ def test_what_cannot_be_started_is_told(start: Start) -> None:
 def test_no_uv_project_is_told(start: Start, tmp_path: Path) -> None:
     end = start(plan(project=tmp_path)).report(SOON_S).end
     assert end is not None
-    assert "is no project" in end
+    assert "is not a project" in end
 
 
 def test_stopped_is_stopped_whenever_that_comes(start: Start) -> None:

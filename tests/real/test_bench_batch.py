@@ -88,7 +88,7 @@ def test_a_step_that_raises_is_a_failure_after_the_reset(moody, mode):
 def test_a_step_that_did_not_wait_is_a_failure(moody):
     (row,) = run_batch(RequestBatch(moody.url, Mode.WS, 1, LIE, 10.0)).rows
     assert (row.success, row.error_type) == (False, "ProtocolViolation")
-    assert row.error_message == "the step waited 0 s of the 0.001 s asked for"
+    assert row.error_message == "the step waited 0 s instead of 0.001 s"
 
 
 def test_an_answer_of_another_session_is_a_failure(moody):

@@ -278,7 +278,7 @@ async def test_what_a_server_is_told_and_what_not(monkeypatch: pytest.MonkeyPatc
 
 async def test_one_port_is_for_one_server() -> None:
     provider = LocalProvider()
-    with pytest.raises(UsageError, match="2 servers cannot listen on the one port 4711"):
+    with pytest.raises(UsageError, match="2 servers cannot listen on the same port 4711"):
         await provider.launch(LaunchSpec(command=SAYS, port=4711, replicas=2))
     async with await provider.launch(LaunchSpec(command=SAYS, port=4711)) as made:
         assert made.url == "http://127.0.0.1:4711"
