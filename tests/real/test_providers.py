@@ -17,7 +17,9 @@ from typing import Any
 
 import pytest
 
+from openenv._asyncio import shared_loop
 from openenv.client import GenericEnvClient
+from openenv.client.portal import portal
 from openenv.errors import LaunchFailed, NotReady, ProviderFailed, UsageError
 from openenv.providers import Deployment, LaunchSpec, LocalProvider, Resources, Server, UVProvider
 from openenv.providers.owner import OwnerProcess
@@ -82,7 +84,14 @@ async def test_awaited_and_with_workers() -> None:
         assert (await env.step({"message": "hi"})).reward is not None
 
 
-def test_a_block_of_its_own(no_threads_left: None) -> None:
+@pytest.fixture
+def threads_of_the_process() -> None:
+    """The two threads that a process has once it has used a client and a provider are there already."""
+    portal()
+    shared_loop()
+
+
+def test_a_block_of_its_own(threads_of_the_process: None, no_threads_left: None) -> None:
     with LocalProvider("echo") as provider:
         pid = pid_of(provider)
         with GenericEnvClient(provider.base_url) as env:
