@@ -207,7 +207,7 @@ def test_the_image_has_the_openenv_that_runs_here(engine: Any, tmp_path: Path, p
     built = build(project, BuildRequest(arguments=OFFLINE), shown.append)
     assert built.wheel is not None
     assert built.wheel.startswith("openenv-1.")
-    assert any("is not from a package index" in line for line in shown if isinstance(line, str))
+    assert any("did not come from a package index" in line for line in shown if isinstance(line, str))
     with running(engine, built.id) as (container, _):
         await_health(container)
         said = container.exec_run("openenv --version").output.decode()
@@ -266,7 +266,7 @@ def test_a_dockerfile_that_fails_says_where_and_its_last_lines(tmp_path: Path, e
 def test_other_faults_of_dockerfiles(tmp_path: Path, engine: Any, dockerfile: str, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         build(small(tmp_path, dockerfile), BuildRequest())
-    assert "\n" not in caught.value.message.partition("; its last lines:")[0]
+    assert "\n" not in caught.value.message.partition("; the end of its output:")[0]
 
 
 def test_an_engine_that_dies_during_a_build(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_a_failure_is_one_error_and_exit_code_1(tmp_path: Path, engine: Any) -> 
     assert outcome.returncode == 1
     assert outcome.stdout == ""
     assert outcome.stderr.count("error:") == 1
-    assert outcome.stderr.endswith("; its last lines:\n  what is wrong\n")
+    assert outcome.stderr.endswith("; the end of its output:\n  what is wrong\n")
 
 
 def test_an_interruption_ends_the_build_and_leaves_nothing(tmp_path: Path, engine: Any) -> None:

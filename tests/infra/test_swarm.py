@@ -392,7 +392,7 @@ def test_a_worker_starts_nothing(nodes: list[Node], monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("DOCKER_HOST", nodes[1].engine.host)
     with contextlib.closing(DockerSwarmProvider()) as swarm:
         assert asyncio.run(swarm.leftovers()) == []
-        with pytest.raises(ProviderFailed, match="name a manager"):
+        with pytest.raises(ProviderFailed, match="set DOCKER_HOST to a manager"):
             asyncio.run(swarm.launch(ECHO))
 
 
