@@ -242,13 +242,15 @@ def test_a_released_server_behind_it(kind: str, tmp_path: Path) -> None:
 
     server = Process(command, {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}, tmp_path)
     try:
-        eventually(lambda: listens(port) or server.end is not None)
+        eventually(lambda: listens(port) or server.end is not None, IMPORT_S)
         assert server.end is None, server.tail
         asyncio.run(asyncio.wait_for(test(), LIMIT_S))
     finally:
         server.stop()
 
 
+# The released package imports for long where its modules are not compiled yet.
+IMPORT_S = 120.0
 _PEER = """
 from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.interfaces import Environment

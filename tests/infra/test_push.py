@@ -153,7 +153,7 @@ def test_a_registry_that_takes_no_images(engine: Any, tmp_path: Path, config: Pa
 
 
 def test_a_registry_that_is_not_there(engine: Any, config: Path) -> None:
-    with pytest.raises(ProviderBusy, match="is 127.0.0.1:1 right"):
+    with pytest.raises(ProviderBusy, match="check 127.0.0.1:1, and whether the engine reaches it"):
         push_image(QUICK.image, "127.0.0.1:1/echo:1")
 
 

@@ -401,9 +401,9 @@ from openenv.errors import ProviderFailed
 from openenv.providers import LaunchSpec, RayProvider, ray
 
 async def main():
-    ray.CALL_S, ray.END_S = 2.0, 3.0
     provider = RayProvider()
     deployment = await provider.launch(LaunchSpec(target="echo"))
+    ray.CALL_S, ray.END_S = 2.0, 3.0
     print("there", flush=True)
     sys.stdin.readline()
     began = time.monotonic()

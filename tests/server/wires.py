@@ -23,9 +23,9 @@ from openenv.server.transports.uvicorn import FastPath
 PATIENCE_S = 20
 
 
-def eventually(condition: Callable[[], bool]) -> None:
+def eventually(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     """Waits for what happens on another thread."""
-    limit = time.monotonic() + PATIENCE_S
+    limit = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < limit, "it does not happen"
         time.sleep(0.005)
