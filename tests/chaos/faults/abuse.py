@@ -70,12 +70,7 @@ def abuse(trial: Trial) -> None:
     report = crowd.report()
     trial.no_errors(report)
     trial.counts(server, report)
-    after = server.resident_bytes()
-    grown = (after - memory) / 2**20
-    if grown > FLAT_MB:
-        # What an allocator happens to hold differs by up to 40 MB either way; a leak adds its share each time.
-        _misuse(server, chance)
-        grown = min(grown, (server.resident_bytes() - after) / 2**20)
+    grown = (server.resident_bytes() - memory) / 2**20
     trial.check(grown <= FLAT_MB, f"memory {grown:+.0f} MB", f"memory {grown:+.0f} MB")
 
 
