@@ -32,7 +32,7 @@ from .auth import ANONYMOUS, Authenticator, Principal
 from .mcp_methods import action_type_of, factory_of
 from .metadata import EnvironmentInfoLoader
 from .shared_sessions import SharedSessions
-from .timers import Deadlines, Keepalive
+from .timers import Deadlines, Keepalive, MemoryRelease
 from .v1 import Channel, V1Connection
 from .v2 import V2Connection
 
@@ -108,6 +108,7 @@ class EnvironmentServer:
         connections: The open connections of v2.
         deadlines: Watches the deadlines of their calls.
         app_keepalive: Watches clients that promised a message in every period.
+        memory_release: Returns memory to the system after clients that did not read.
         worker_key: The name of this process for clients that must reach it again; set by the supervisor.
         redirect: Hands a connection that names another process to that one, given its key, a duplicate of the
             socket, and the bytes read from it. Returns False if that process does not exist. Set by the supervisor.
@@ -160,6 +161,7 @@ class EnvironmentServer:
         self.report: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None
         self.serving: Callable[[], bool] = lambda: not self.manager.draining
         self.app_keepalive = Keepalive.of_app(self.settings.heartbeat_s)
+        self.memory_release = MemoryRelease()
         self.shared_sessions = SharedSessions(self.manager, lambda: self.worker_key, self.settings.max_in_flight)
 
     @property

@@ -1,4 +1,4 @@
-"""One timer for many: deadlines of calls, and keepalive of connections."""
+"""One timer for many: deadlines of calls, keepalive of connections, and memory that slow clients leave behind."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
+
+from .._tuning import release_free_memory
 
 if TYPE_CHECKING:
     from .v2_session import V2Session
@@ -177,3 +179,23 @@ class Keepalive:
         self._timer = None
         if self._watched:
             self._arm()
+
+
+# Clients that end together are followed by one release.
+RELEASE_AFTER_S = 1.0
+
+
+class MemoryRelease:
+    """Returns free memory to the system after clients have ended that did not read their replies."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+
+    def soon(self) -> None:
+        """A client has ended; what it left unread is freed by the time of the release."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(RELEASE_AFTER_S, self._release)
+
+    def _release(self) -> None:
+        self._timer = None
+        release_free_memory()

@@ -15,6 +15,7 @@ from ...runtime.session import LastSeen
 from ...telemetry.logs import log_extra
 from ...telemetry.metrics import METER, Gauge, Phase
 from ..middleware import principal_of, server_of
+from ..server import EnvironmentServer
 from ..timers import AppKeepalive
 from ..v1 import CLOSE_INTERNAL_ERROR, CLOSE_SLOW_READER, V1Connection
 from ..v2 import V2Connection
@@ -54,7 +55,7 @@ async def environment_socket(websocket: WebSocket) -> None:
         if listener.done():
             listener.result()
         else:
-            await _end_unresponsive(channel, connection, sender)
+            await _end_unresponsive(server, channel, connection, sender)
     except UsageError as error:
         channel.close(CLOSE_INTERNAL_ERROR, error.message)
         await sender
@@ -83,7 +84,10 @@ async def _listen(websocket: WebSocket, channel: ASGIChannel, connection: V1Conn
 
 
 async def _end_unresponsive(
-    channel: ASGIChannel, connection: V1Connection | V2Connection, sender: asyncio.Task[None]
+    server: EnvironmentServer,
+    channel: ASGIChannel,
+    connection: V1Connection | V2Connection,
+    sender: asyncio.Task[None],
 ) -> None:
     """Ends the connection of a client that does not read, or has disconnected."""
     error = channel.verdict.result()
@@ -93,6 +97,7 @@ async def _end_unresponsive(
     connection.disconnected()
     channel.close(CLOSE_SLOW_READER, f"{type(error).__name__}: {error.message.partition(':')[0]}")
     await asyncio.wait([sender], timeout=LAST_WORDS_S)
+    server.memory_release.soon()
 
 
 class ASGIChannel:
