@@ -1,4 +1,4 @@
-"""Tuning of the whole process: its limit of open files, its free memory, its scheduling class, its switch interval."""
+"""Tuning of the whole process: limit of open files, free memory, scheduling class, switch interval."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 def release_free_memory() -> None:
     """Returns free pages of the heap to the system (glibc's `malloc_trim`); elsewhere it does nothing.
 
-    After the first large block is freed, glibc takes later ones from its heap (mallopt(3), M_MMAP_THRESHOLD) and keeps
-    them there: 10 clients with 4 MB of unread replies each left 30 to 45 MB behind. A lower threshold would return
-    them at once, but fresh pages make a copy of 450 KB take 230 us and not 13. This takes about 10 ms.
+    After the first large block is freed, glibc takes later ones from its heap and keeps them there (mallopt(3),
+    M_MMAP_THRESHOLD): 10 clients with 4 MB of unread replies each left 30 to 45 MB behind. A lower threshold would
+    return them at once, but fresh pages make a copy of 450 KB take 230 us and not 13. This takes about 10 ms.
     """
     if _malloc_trim is not None:
         _malloc_trim(0)
