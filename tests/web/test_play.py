@@ -255,3 +255,23 @@ def test_a_lease_that_nears_its_end_is_told_and_kept(enter: Enter) -> None:
         box.get_by_role("button", name="Keep it").click()
         expect(box).to_have_count(0)
         visitor.step(1)
+
+
+def test_a_task_is_chosen_from_the_lists_of_its_split(enter: Enter) -> None:
+    with serving(".", cwd=ROOT / "envs/gridworld") as server:
+        visitor = enter(server.url)
+        page = visitor.page
+        page.get_by_label("Split").select_option("test")
+        page.locator("#task").select_option("3")
+        visitor.reset()
+        first = visitor.observation().inner_text()
+        visitor.reset()
+        assert visitor.observation().inner_text() == first
+        assert "test" in page.locator(".transition .words").first.inner_text()
+        page.get_by_label("Split").select_option("train")
+        page.locator("#task-number").fill("777")
+        visitor.reset()
+        assert "777" in page.locator(".transition .words").first.inner_text()
+        assert visitor.observation().inner_text() != first
+        visitor.look("tasks")
+        assert visitor.check_accessibility() == []

@@ -65,6 +65,33 @@ def test_an_episode_is_downloaded_and_gone_through_again(counter: str, enter: En
     visitor.look("replay")
 
 
+def test_the_pictures_of_an_episode_are_replayed_and_saved_as_a_gif(rich: str, enter: Enter, tmp_path: Path) -> None:
+    visitor = enter(rich).reset().step(1).step(2)
+    page = visitor.page
+    assert page.locator(".transition img").count() == 3
+    assert _gif_frames(visitor, tmp_path / "played.gif") == 3
+    file = _recorded(visitor, tmp_path)
+    assert all("<" in json.loads(line)["render"] for line in file.read_text().splitlines())
+    visitor.open(rich, "replay")
+    page.locator("#file").set_input_files(file)
+    visitor.at(0)
+    assert page.locator(".transition img").count() == 3
+    page.locator("iframe.rendered").scroll_into_view_if_needed()
+    expect(page.frame_locator("iframe.rendered").get_by_text("Board")).to_be_visible()
+    assert _gif_frames(visitor, tmp_path / "replayed.gif") == 3
+    visitor.look("replay-pictures")
+    assert visitor.check_accessibility() == []
+
+
+def _gif_frames(visitor: Visitor, file: Path) -> int:
+    with visitor.page.expect_download() as download:
+        visitor.page.locator("#gif").click()
+    download.value.save_as(file)
+    data = file.read_bytes()
+    assert data[:6] == b"GIF89a"
+    return data.count(b"\x21\xf9\x04")  # a graphic control extension before each frame
+
+
 def test_a_torn_file_is_told_and_its_readable_part_shown(counter: str, enter: Enter, tmp_path: Path) -> None:
     visitor = enter(counter).reset()
     visitor.step(1).step(2)

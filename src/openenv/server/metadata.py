@@ -301,9 +301,11 @@ class EnvironmentInfoLoader:
     def _known_of(self, info: EnvironmentInfo, tools: list[dict[str, Any]] | None, *notes: str) -> PageInfo:
         server = self._server
         metadata = EnvironmentMetadata.model_validate(info.metadata)
-        metadata = with_readme(metadata, server.settings, class_of(server.env_factory))
+        cls = class_of(server.env_factory)
+        metadata = with_readme(metadata, server.settings, cls)
         fields = {
             **metadata.model_dump(),
+            "tasks": callable(getattr(cls, "list_splits", None)),
             "reset_schema": info.reset_schema,
             "seedable": info.seedable,
             "tools": tools,

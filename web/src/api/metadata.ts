@@ -19,6 +19,8 @@ export interface Metadata {
   reset_schema: RJSFSchema;
   tools: Tool[] | null;
   panel: boolean;
+  /** Whether the environment lists its tasks, by splits. */
+  tasks?: boolean;
   /** One for all schemas. */
   schema_hash?: string | null;
   /** What could not be found out. */

@@ -9,9 +9,9 @@ export interface Recording {
 
 const MOST_FAULTS = 20;
 
-/** The lines of a recording (JSONL). */
+/** The lines of a recording (JSONL); `render` is what the environment drew. */
 export function written(transitions: Transition[]): string {
-  return transitions.map(({ shown: _, ...line }) => `${JSON.stringify(line)}\n`).join('');
+  return transitions.map(({ shown, ...line }) => `${JSON.stringify(shown?.html ? { ...line, render: shown.html } : line)}\n`).join('');
 }
 
 /** Reads a recording as far as it can be read: what is wrong with it is told, the rest is shown. */
@@ -64,6 +64,7 @@ function readLine(value: Json): Transition | string {
     environment: text(value.environment) ?? '',
     versions: isRecord(value.versions) ? (value.versions as Transition['versions']) : {},
     schema: text(value.schema),
+    ...(typeof value.render === 'string' ? { shown: { html: value.render, actions: [], notes: [], state: null } } : {}),
   };
 }
 

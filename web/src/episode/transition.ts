@@ -21,7 +21,7 @@ export interface Transition {
   environment: string;
   versions: { openenv?: string | null; environment?: string | null };
   schema: string | null;
-  /** What is shown beside the observation, and not recorded. */
+  /** What is shown beside the observation; of it, only the drawing is recorded. */
   shown?: Shown;
 }
 

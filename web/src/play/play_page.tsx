@@ -5,6 +5,7 @@ import { short } from '../charts/number';
 import { CodeView } from '../code/code_view';
 import { written } from '../episode/recording';
 import { JsonText, ObservationView } from '../observation/observation';
+import { SaveGif } from '../observation/save_gif';
 import { Panel } from '../panel/panel';
 import { save } from '../shell/save';
 import { isTyping } from '../shell/shortcuts';
@@ -108,6 +109,7 @@ export function PlayPage({ play }: { play: Play }) {
           <ResetForm
             schema={metadata.reset_schema}
             seedable={metadata.seedable !== false}
+            tasksOf={metadata.tasks ? metadata.server.environment : null}
             busy={busy === 'reset'}
             disabled={blocked}
             faults={resetFaults}
@@ -149,7 +151,8 @@ export function PlayPage({ play }: { play: Play }) {
                     ))}
                   </select>
                 )}
-                <button type="button" class="small" id="download" onClick={() => save(`${metadata.name}-${episode.last?.episode_id ?? episode.number}.jsonl`, written(episode.transitions))}>
+                <SaveGif transitions={episode.transitions} name={`${metadata.name}-${episode.last?.episode_id ?? episode.number}`} />
+                <button type="button" class="small" id="download" onClick={() => save(`${metadata.name}-${episode.last?.episode_id ?? episode.number}.jsonl`, new Blob([written(episode.transitions)]))}>
                   Download
                 </button>
               </div>

@@ -1,13 +1,16 @@
 import type { RJSFSchema } from '@rjsf/utils';
-import { useMemo } from 'preact/hooks';
+import { useMemo, useState } from 'preact/hooks';
 import type { Fault } from '../api/failure';
 import type { JsonObject } from '../api/json';
 import { SchemaForm } from '../forms/schema_form';
-import { withReset } from './reset_schema';
+import { takesTasks, withReset, withoutTask } from './reset_schema';
+import { TaskPicker, type Task } from './task_picker';
 
 interface Props {
   schema: RJSFSchema;
   seedable: boolean;
+  /** The environment whose tasks are listed; null if it has none. */
+  tasksOf: string | null;
   busy: boolean;
   disabled: boolean;
   faults: Fault[];
@@ -16,14 +19,19 @@ interface Props {
 }
 
 /** Begins an episode. */
-export function ResetForm({ schema, seedable, busy, disabled, faults, again, onReset }: Props) {
-  const wanted = useMemo(() => withReset(schema, seedable), [schema, seedable]);
+export function ResetForm({ schema, seedable, tasksOf, busy, disabled, faults, again, onReset }: Props) {
+  const [task, setTask] = useState<Task | null>(null);
+  const listed = tasksOf !== null && takesTasks(schema);
+  const wanted = useMemo(() => withReset(listed ? withoutTask(schema) : schema, seedable), [schema, seedable, listed]);
   return (
-    <SchemaForm name="reset" schema={wanted} disabled={disabled} faults={faults} onSubmit={onReset}>
-      {!seedable && <p class="hint">This environment takes no seed.</p>}
-      <button type="submit" class={again ? '' : 'main'} id="reset-button" disabled={disabled} aria-busy={busy}>
-        {busy ? 'Resetting…' : again ? 'Reset: a new episode' : 'Reset: begin an episode'}
-      </button>
-    </SchemaForm>
+    <>
+      {listed && <TaskPicker environment={tasksOf} disabled={disabled} onPick={setTask} />}
+      <SchemaForm name="reset" schema={wanted} disabled={disabled} faults={faults} onSubmit={(given) => onReset({ ...given, ...task })}>
+        {!seedable && <p class="hint">This environment takes no seed.</p>}
+        <button type="submit" class={again ? '' : 'main'} id="reset-button" disabled={disabled} aria-busy={busy}>
+          {busy ? 'Resetting…' : again ? 'Reset: a new episode' : 'Reset: begin an episode'}
+        </button>
+      </SchemaForm>
+    </>
   );
 }

@@ -20,3 +20,16 @@ export function argumentsOf<T extends object>(values: T): Record<string, T[keyof
   const { [FREE]: free, ...rest } = values as Record<string, T[keyof T]>;
   return { ...rest, ...(typeof free === 'object' && free !== null ? (free as object) : {}) };
 }
+
+/** Whether a reset can be given a task by its split and index. */
+export function takesTasks(schema: RJSFSchema): boolean {
+  const { split, index } = (schema.properties ?? {}) as Record<string, RJSFSchema>;
+  return schema.additionalProperties !== false || (split !== undefined && index !== undefined);
+}
+
+/** The same arguments without those that a list of tasks gives. */
+export function withoutTask(schema: RJSFSchema): RJSFSchema {
+  const { split: _, index: __, ...rest } = (schema.properties ?? {}) as Record<string, RJSFSchema>;
+  const required = schema.required?.filter((name) => name in rest);
+  return { ...schema, properties: rest, required };
+}

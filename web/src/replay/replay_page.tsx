@@ -5,6 +5,7 @@ import { lasting, short } from '../charts/number';
 import { Curve } from '../episode/curve';
 import { byEpisode, readRecording, type Recording } from '../episode/recording';
 import type { Transition } from '../episode/transition';
+import { SaveGif } from '../observation/save_gif';
 import { HistoryList } from '../play/history_list';
 import { JsonText, ObservationView } from '../observation/observation';
 import { isTyping } from '../shell/shortcuts';
@@ -124,6 +125,7 @@ function Scrubber({ transitions, metadata }: { transitions: Transition[]; metada
       <section aria-labelledby="scrub-title">
         <header>
           <h2 id="scrub-title">Episode {transition.episode_id ?? ''}</h2>
+          <SaveGif transitions={transitions} name={transition.episode_id ?? 'episode'} />
           <p class="facts" data-step={transition.step}>
             <span>step <b>{transition.step}</b></span>
             <span>reward <b>{transition.reward === null ? 'none' : short(transition.reward)}</b></span>
@@ -149,7 +151,7 @@ function Scrubber({ transitions, metadata }: { transitions: Transition[]; metada
       <section aria-labelledby="was-title">
         <h2 id="was-title">Observation</h2>
         {transition.error !== null && <p class="fault">{transition.error}</p>}
-        <ObservationView name="recorded" value={transition.observation} html={null} schema={strange ? undefined : metadata?.schemas.observation} />
+        <ObservationView name="recorded" value={transition.observation} html={transition.shown?.html ?? null} schema={strange ? undefined : metadata?.schemas.observation} />
       </section>
       <section aria-labelledby="did-title">
         <h2 id="did-title">{transition.step === 0 ? 'Arguments of the reset' : 'Action'}</h2>

@@ -1,6 +1,6 @@
 /** Gives the visitor a file. */
-export function save(name: string, content: string): void {
-  const url = URL.createObjectURL(new Blob([content], { type: 'application/jsonl' }));
+export function save(name: string, content: Blob): void {
+  const url = URL.createObjectURL(content);
   const link = document.createElement('a');
   link.href = url;
   link.download = name;

@@ -1,0 +1,93 @@
+import { useEffect, useState } from 'preact/hooks';
+import { ask } from '../api/request';
+import type { Json } from '../api/json';
+import { inWords } from './action_form';
+
+/** What a reset takes to begin a certain task. */
+export interface Task {
+  split: string;
+  index: number;
+}
+
+interface Props {
+  /** The environment's name in the routes of its tasks. */
+  environment: string;
+  disabled: boolean;
+  onPick: (task: Task | null) => void;
+}
+
+// Of a longer split, the first ones are listed; a field takes the number of any.
+const MOST_LISTED = 200;
+const MOST_WORDS = 70;
+
+/** The splits and tasks of an environment, to choose from. */
+export function TaskPicker({ environment, disabled, onPick }: Props) {
+  const [splits, setSplits] = useState<string[]>([]);
+  const [split, setSplit] = useState('');
+  const [tasks, setTasks] = useState<Json[]>([]);
+  const [count, setCount] = useState(0);
+  const [index, setIndex] = useState<number | null>(null);
+  const [failure, setFailure] = useState<string | null>(null);
+  const path = encodeURIComponent(environment);
+
+  useEffect(() => {
+    ask<{ name: string }[]>(`${path}/splits`).then((found) => setSplits(found.map((each) => each.name)), (error: Error) => setFailure(error.message));
+  }, [path]);
+  const choose = async (name: string) => {
+    setSplit(name);
+    setIndex(null);
+    setTasks([]);
+    setCount(0);
+    onPick(null);
+    if (name === '') return;
+    setFailure(null);
+    try {
+      const { num_tasks } = await ask<{ num_tasks: number }>(`${path}/num_tasks`, { method: 'POST', body: { split: name } });
+      const body = { split: name, start: 0, stop: Math.min(num_tasks, MOST_LISTED) };
+      const found = await ask<{ tasks: Json[] }>(`${path}/task_range`, { method: 'POST', body });
+      setCount(num_tasks);
+      setTasks(found.tasks);
+    } catch (error) {
+      setFailure((error as Error).message);
+    }
+  };
+  const pick = (next: number | null) => {
+    setIndex(next);
+    onPick(next === null ? null : { split, index: next });
+  };
+  return (
+    <div class="tasks" role="group" aria-label="Task">
+      <div class="field">
+        <label for="split">Split</label>
+        <select id="split" value={split} disabled={disabled} onChange={(event) => void choose(event.currentTarget.value)}>
+          <option value="">any</option>
+          {splits.map((name) => <option value={name}>{name}</option>)}
+        </select>
+      </div>
+      {count > 0 && (
+        <div class="field">
+          <label for="task">Task</label>
+          <select id="task" value={index === null ? '' : String(index)} disabled={disabled} onChange={(event) => pick(event.currentTarget.value === '' ? null : Number(event.currentTarget.value))}>
+            <option value="">choose one of {count}</option>
+            {tasks.map((task, at) => <option value={String(at)}>{at}: {inWords(task).slice(0, MOST_WORDS)}</option>)}
+            {index !== null && index >= tasks.length && <option value={String(index)}>{index}</option>}
+          </select>
+        </div>
+      )}
+      {count > tasks.length && (
+        <div class="field">
+          <label for="task-number">Its number, up to {count - 1}</label>
+          <input
+            id="task-number"
+            type="number"
+            min={0}
+            max={count - 1}
+            disabled={disabled}
+            onChange={(event) => event.currentTarget.value !== '' && event.currentTarget.checkValidity() && pick(event.currentTarget.valueAsNumber)}
+          />
+        </div>
+      )}
+      {failure !== null && <p class="hint" role="alert">The tasks could not be listed: {failure}</p>}
+    </div>
+  );
+}
