@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from .settings import is_loopback
 
 SECRET = ("authorization", "cookie")
 """Headers that only one server may get, in lower case."""
+# Header of the metrics: the scope of the key that was sent.
+SCOPE_HEADER = "X-OpenEnv-Scope"
 # A space lists its bounds; those of an image are one number.
 MOST_BYTES = 64 * 2**20
 
@@ -38,6 +41,14 @@ class HttpReply:
 def bearer(api_key: str | None) -> dict[str, str]:
     """The headers that send an API key."""
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def reason_of(error: object) -> str:
+    """Why a connection failed, in words without the number of the error."""
+    error = getattr(error, "reason", error)
+    if isinstance(error, ConnectionRefusedError):
+        return "Connection refused"
+    return re.sub(r"\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
 
 
 def fetch(url: str, headers: Mapping[str, str], timeout_s: float | None, body: Any = None) -> HttpReply:
@@ -74,7 +85,7 @@ def fetch(url: str, headers: Mapping[str, str], timeout_s: float | None, body: A
         if length.isdecimal() and len(content) < min(int(length), MOST_BYTES):
             raise IncompleteRead(content, int(length) - len(content))
     except (OSError, HTTPException) as error:
-        raise ConnectionLost(f"no answer from {url}: {getattr(error, 'reason', error)}") from error
+        raise ConnectionLost(f"no answer from {url}: {reason_of(error)}; is the server up?") from error
     if len(content) > MOST_BYTES:
         raise ProtocolViolation(f"the answer of {url} is larger than {MOST_BYTES >> 20} MiB")
     return HttpReply(reply.status, content)

@@ -163,12 +163,31 @@ class TestOnce:
             monkeypatch.setenv("OPENENV_API_KEY", "doer-doer-doer-doer")
             assert top(address, "--once")[0] == 0
 
+    def test_it_asks_only_what_its_key_permits(self, top, caplog):
+        keys = {"api_keys": "view:looker-looker-looker,control:doer-doer-doer-doer"}
+        with served(app_of(InlineProbe, **keys)) as address:
+            assert top(address, "--once", "--api-key", "looker-looker-looker")[0] == 0
+            assert caplog.messages == []
+            top(address, "--once")
+        assert any("Unauthorized" in message for message in caplog.messages)
+
+    @pytest.mark.parametrize(("key", "lists"), [("looker-looker-looker", False), ("doer-doer-doer-doer", True)])
+    def test_sessions_are_listed_for_a_key_that_permits_it(self, top, key, lists):
+        app = app_of(InlineProbe, api_keys="view:looker-looker-looker,control:doer-doer-doer-doer")
+        with WIRES["memory"](app) as open_wire, served(app) as address:
+            wire = open_wire()
+            wire.step()
+            output = top(address, "--once", "--api-key", key)[1]
+            wire.close()
+        assert "1 of 4" in output
+        assert (re.search(r"^ \w{32} +live", output, re.MULTILINE) is not None) is lists
+
     def test_who_is_not_there_is_said(self, top):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         code, output, complaints = top(f"127.0.0.1:{port}", "--once")
         assert (code, output) == (1, "")
-        assert f"no answer from http://127.0.0.1:{port}" in complaints
+        assert f"no answer from http://127.0.0.1:{port}: Connection refused; is the server up?" in complaints
         assert len(complaints.splitlines()) == 1
 
     @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ class Typed(Base[Other]):
 def test_what_can_be_called_is_an_app_and_nothing_else_is(somewhere):
     write_module(somewhere / "things.py", "async def app(scope, receive, send): ...\nnumber = 3\n")
     assert load("things:app") is sys.modules["things"].app
-    with pytest.raises(UsageError, match="things:number is a int"):
+    with pytest.raises(UsageError, match="things:number is an object of type int"):
         load("things:number")
 
 
@@ -266,7 +266,7 @@ async def test_a_manifest_that_names_an_environment_and_no_app(somewhere):
         ("environment: Guess\n", "write module:Guess"),
         ("app: server.nothing:app\n", "no module 'server.nothing'"),
         ("app: server.app:nothing\n", "has no 'nothing'"),
-        ("app: server.app:GuessAction\n", "must be an app or an Environment class"),
+        ("app: server.app:GuessAction\n", "is another class: it must be an app or an Environment class"),
     ],
 )
 def test_a_manifest_that_is_wrong_is_named(somewhere, manifest, fault):

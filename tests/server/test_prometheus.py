@@ -164,4 +164,5 @@ def test_it_takes_a_key_of_at_least_view():
     client = TestClient(app)
     assert client.get("/metrics").status_code == 401
     assert client.get("/metrics", headers={"Authorization": "Bearer doer-doer-doer-doer"}).status_code == 403
-    assert client.get("/metrics", headers={"Authorization": "Bearer looker-looker-looker"}).status_code == 200
+    answer = client.get("/metrics", headers={"Authorization": "Bearer looker-looker-looker"})
+    assert (answer.status_code, answer.headers["x-openenv-scope"]) == (200, "view")

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from .._http import reason_of
 from ..client.endpoints import websocket_url
 from ..errors import ConnectionFailed, ConnectionLost, ConnectTimeout, OpenEnvError, ProtocolViolation, StepTimeout
 from ..protocol import ClientProtocol
@@ -225,7 +226,8 @@ class ThinClient(asyncio.Protocol):
         except OSError as error:
             if isinstance(error, OpenEnvError):
                 raise
-            raise ConnectionFailed(f"cannot connect to {destination.url}: {error}; is the server up?") from error
+            reason = reason_of(error)
+            raise ConnectionFailed(f"cannot connect to {destination.url}: {reason}; is the server up?") from error
         return client
 
     async def call(self, kind: str, data: Mapping[str, Any] | None, timeout_s: float) -> dict[str, Any]:

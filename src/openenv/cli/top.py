@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from .._http import SCOPE_HEADER, bearer, reason_of
 from ..errors import ConnectionLost, MissingExtra, ProtocolViolation, Unauthorized, UsageError
 from ..telemetry.metrics import quantile
 from .terminal import display_module
@@ -47,21 +48,21 @@ class Scrape:
         """Reads Prometheus' text format.
 
         Raises:
-            ProtocolViolation: It is something else.
+            ProtocolViolation: The text is not in that format, or not from an openenv server.
         """
         from prometheus_client.parser import text_string_to_metric_families
 
         try:
             families = list(text_string_to_metric_families(text))
         except ValueError as error:
-            raise ProtocolViolation(f"what GET /metrics answered is no Prometheus text: {error}") from None
+            raise ProtocolViolation(f"the answer to GET /metrics is no Prometheus text: {error}") from None
         samples = {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in families
             for sample in family.samples
         }
         if ("openenv_workers", frozenset()) not in samples:
-            raise ProtocolViolation("what GET /metrics answered is not of an openenv server")
+            raise ProtocolViolation("the answer to GET /metrics is not from an openenv server")
         return cls(at, samples)
 
     def value(self, name: str) -> float:
@@ -139,9 +140,9 @@ LINES_ONCE = 48
     type=click.FloatRange(min=0.1),
     default=1.0,
     show_default=True,
-    help="Seconds between two looks; rates and quantiles are of what happened between them.",
+    help="Seconds between two updates; rates and quantiles cover the time between them.",
 )
-@click.option("--once", is_flag=True, help="Print one picture and end; so it is where output is no terminal.")
+@click.option("--once", is_flag=True, help="Print one view and exit; the default if the output is not a terminal.")
 def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
     """Shows sessions, slots, queue, rates, latencies and errors of the server at URL. Ctrl-C ends it.
 
@@ -153,7 +154,6 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
     shown = display_module()
     from rich.live import Live
 
-    from .._http import bearer
     from ..client.endpoints import http_url, websocket_url
 
     try:
@@ -176,7 +176,7 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
             return
         before: Scrape | None = None
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:  # until Ctrl-C; a server that goes away is waited for
+            while True:  # until Ctrl-C, also while the server does not answer
                 began = time.monotonic()
                 try:
                     now, sessions = server.look()
@@ -197,34 +197,27 @@ class _MetricsSource:
     def __init__(self, address: str, client: Any):
         self.address = address
         self._client = client
-        self._lists = True
 
     def look(self) -> tuple[Scrape, Sequence[Mapping[str, Any]] | None]:
         """Asks the server for its metrics and its sessions; None for sessions that this key may not list.
 
         Raises:
-            ConnectionLost: It does not answer; it may do so later.
-            Unauthorized, UsageError, ProtocolViolation: It will not answer.
+            ConnectionLost: The server does not answer now.
+            Unauthorized, UsageError, ProtocolViolation: The server will not answer later either.
         """
         answer = self._get("/metrics")
         if answer.status_code in {401, 403}:
             raise Unauthorized(f"{self.address} does not accept this key for its metrics: give one by --api-key")
         if answer.status_code == 404:
-            raise UsageError(f"{self.address} has no /metrics: it is no openenv server, or metrics are off there")
+            raise UsageError(f"{self.address} has no /metrics: it is not an openenv server, or metrics are off")
         if answer.status_code >= 500:
             raise ConnectionLost(f"{self.address} answers with status {answer.status_code}")
         if answer.status_code != 200:
             raise ProtocolViolation(f"{self.address} answers with status {answer.status_code}")
-        scrape, found = Scrape.parse(answer.text, time.monotonic()), None
-        if self._lists:
-            answer = self._get("/sessions")
-            if answer.status_code == 200:
-                with suppress(ValueError):
-                    found = answer.json()
-            else:
-                # Not for this key, or not there: that does not change between requests.
-                self._lists = answer.status_code >= 500
-        listed = found.get("sessions") if isinstance(found, dict) else found
+        scrape, listed = Scrape.parse(answer.text, time.monotonic()), None
+        if answer.headers.get(SCOPE_HEADER) == "control":  # other keys may not list sessions
+            with suppress(ValueError):  # not JSON: the app's owner put another route there
+                listed = self._get("/sessions").json()
         return scrape, listed if isinstance(listed, list) else None
 
     def _get(self, path: str) -> Any:
@@ -233,5 +226,5 @@ class _MetricsSource:
         try:
             return self._client.get(path)
         except httpx.HTTPError as error:
-            reason = str(error) or type(error).__name__
-            raise ConnectionLost(f"no answer from {self.address}: {reason}") from None
+            reason = reason_of(error)
+            raise ConnectionLost(f"no answer from {self.address}: {reason}; is the server up?") from None

@@ -27,6 +27,7 @@ from picows import (
 from python_socks import ProxyError
 
 from .._backoff import jittered_pause
+from .._http import reason_of
 from ..errors import (
     ConnectionFailed,
     ConnectionLost,
@@ -109,7 +110,7 @@ async def connect(
             f"{url} does not speak WebSocket{status}: is this the address of an openenv server? {error}"
         ) from error
     except (OSError, WSError, ProxyError) as error:
-        raise ConnectionFailed(f"cannot connect to {url}: {error}; is the server up?") from error
+        raise ConnectionFailed(f"cannot connect to {url}: {reason_of(error)}; is the server up?") from error
     except asyncio.CancelledError:
         attempt.leave()
         raise

@@ -203,5 +203,6 @@ def _app_of(module: str, attribute: str, target: str) -> Any:
 
         return app_of(server_of(value, declared_types(value).complete(value, target)))
     if not callable(value) or inspect.isclass(value):
-        raise UsageError(f"{target} is a {type(value).__name__}: it must be an app or an Environment class")
+        kind = "another class" if inspect.isclass(value) else f"an object of type {type(value).__name__}"
+        raise UsageError(f"{target} is {kind}: it must be an app or an Environment class")
     return value

@@ -12,7 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from .. import __version__
+from .._http import SCOPE_HEADER
 from ..telemetry.metrics import BUCKET_BOUNDS, METER, Count, Gauge, Phase, Reading, total
+from .middleware import principal_of
 
 if TYPE_CHECKING:
     from .server import EnvironmentServer
@@ -50,7 +52,9 @@ async def metrics(request: Request) -> Response:
     manager = server.manager
     manager.gauges.publish()
     text = exposition(METER.readings(), SlotCounts(manager.held, manager.limits.max_sessions))
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    # `openenv top` asks for sessions only with a key that permits it.
+    headers = {SCOPE_HEADER: principal_of(request.scope, server).scope}
+    return Response(text, headers=headers, media_type=CONTENT_TYPE_LATEST)
 
 
 def exposition(readings: list[Reading], slots: SlotCounts) -> bytes:
