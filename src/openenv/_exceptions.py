@@ -7,7 +7,7 @@ import logging
 import opcode
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from types import CodeType
 from typing import Any, TypeVar
 
@@ -88,3 +88,27 @@ def add_cleanup_note(error: BaseException | None) -> Iterator[None]:
         if error is None:
             raise
         error.add_note(f"and cleaning up failed: {type(failure).__name__}: {failure}")
+
+
+@contextlib.contextmanager
+def undo_on_error(undo: Callable[[], object]) -> Iterator[None]:
+    """Calls `undo` if the block raises; a failure of `undo` becomes a note of that error."""
+    try:
+        yield
+    except BaseException as error:
+        with add_cleanup_note(error):
+            undo()
+        raise
+
+
+@contextlib.asynccontextmanager
+async def undo_async_on_error(
+    undo: Callable[[], Awaitable[object]], kind: type[BaseException] = BaseException
+) -> AsyncIterator[None]:
+    """Awaits `undo` if the block raises an error of a kind; a failure of `undo` becomes a note of that error."""
+    try:
+        yield
+    except kind as error:
+        with add_cleanup_note(error):
+            await undo()
+        raise

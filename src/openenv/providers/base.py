@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from .._asyncio import on_shared, shared_loop
 from .._backoff import Backoff, jittered_pause, system_random
-from .._exceptions import add_cleanup_note
+from .._exceptions import add_cleanup_note, undo_on_error
 from ..errors import LaunchFailed, ProviderBusy, ProviderFailed, UsageError
 from .deployment import Deployment, Server
 from .owner import DEPLOYMENT, OWNER, OwnerProcess
@@ -384,13 +384,9 @@ class _SingleDeploymentProvider(Provider):
                 )
             self._current = deployment = self.deployment(spec)
         self.api_key = deployment.api_key
-        try:
+        with undo_on_error(self._end_current):
             shared_loop().run(deployment._start())
             return deployment.url
-        except BaseException as error:
-            with add_cleanup_note(error):
-                self._end_current()
-            raise
 
     def _end_current(self) -> None:
         deployment = self._current

@@ -7,12 +7,13 @@ import atexit
 import logging
 import os
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from .._asyncio import on_shared, run_to_completion, shared_loop, start_task
-from .._exceptions import add_cleanup_note
+from .._exceptions import add_cleanup_note, undo_async_on_error
 from ..errors import NotReady, OpenEnvError, ProviderFailed, UsageError
 from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
 from .readiness import until_ready
@@ -153,7 +154,23 @@ class Server:
     gone: str | None = None
 
 
-class Deployment:
+class StoppedOnExit(ABC):
+    """Leaving `async with` or `with` stops it. After an error, a failure to stop it becomes a note of that error."""
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Stops it."""
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with add_cleanup_note(error):
+            await self.stop()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with add_cleanup_note(error):
+            shared_loop().run(self.stop())
+
+
+class Deployment(StoppedOnExit):
     """Servers of one specification at one provider. Made by `Provider.launch`, or `openenv.providers.deploy`.
 
     May be used from any event loop or thread. Leaving `async with` or `with` stops it.
@@ -212,13 +229,9 @@ class Deployment:
             ProviderFailed: It was stopped meanwhile.
             UsageError: It was started, or stopped, before.
         """
-        try:
+        # After a cancellation the start may have succeeded, and the caller has no deployment to stop.
+        async with undo_async_on_error(lambda: run_to_completion(self.stop()), asyncio.CancelledError):
             await on_shared(self._start())
-        except asyncio.CancelledError as error:
-            with add_cleanup_note(error):
-                # The start may just have succeeded; the caller has no deployment to stop.
-                await run_to_completion(self.stop())
-            raise
         return self
 
     async def ready(self, timeout_s: float | None = None) -> Self:
@@ -267,16 +280,8 @@ class Deployment:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        with add_cleanup_note(error):
-            await self.stop()
-
     def __enter__(self) -> Self:
         return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        with add_cleanup_note(error):
-            self.wait(self.stop())
 
     # For providers.
 
@@ -314,12 +319,8 @@ class Deployment:
         self._begun = True
         if not self._work.over:
             live_deployments.add(self)
-        try:
+        async with undo_async_on_error(self._stop):
             await self._resize(self.spec.count)
-        except BaseException as error:
-            with add_cleanup_note(error):
-                await self._stop()
-            raise
 
     async def _resize(self, replicas: int) -> None:
         self._check()

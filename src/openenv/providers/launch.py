@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from .._asyncio import on_shared, on_thread, shared_loop
-from .._exceptions import add_cleanup_note
+from .._exceptions import undo_async_on_error, undo_on_error
 from ..client.base import ManagedServer, Urls
 from ..client.env_client import EnvClient, SyncEnvClient
 from ..errors import UsageError
 from ..settings import ClientSettings
 from .base import BlockingContainers, BlockingRuntime, Provider
-from .deployment import Deployment
+from .deployment import Deployment, StoppedOnExit
 from .docker import LocalDockerProvider
 from .local import LocalProvider
 from .spec import LaunchSpec
@@ -25,7 +25,6 @@ from .swarm import DockerSwarmProvider
 from .uv import UVProvider
 
 ClientT = TypeVar("ClientT", bound=EnvClient[Any, Any, Any])
-READY_TIMEOUT_S = 30.0
 _OF_PROVIDERS = {"base_url", "provider", "app", "image", "port", "env_vars"}
 
 
@@ -62,14 +61,12 @@ class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
 
     def send(self, value: Any) -> Any:
         """See `Coroutine.send`."""
-        if self._starting is None:
-            self._starting = self._start()
+        self._starting = self._starting or self._start()
         return self._starting.send(value)
 
     def throw(self, *exc_info: Any) -> Any:
         """See `Coroutine.throw`."""
-        if self._starting is None:
-            self._starting = self._start()
+        self._starting = self._starting or self._start()
         return self._starting.throw(*exc_info)
 
     def close(self) -> None:
@@ -79,12 +76,8 @@ class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
 
     async def __aenter__(self) -> ClientT:
         client = await self._start()
-        try:
+        async with undo_async_on_error(client.close):
             return await client.__aenter__()
-        except BaseException as error:
-            with add_cleanup_note(error):
-                await client.close()
-            raise
 
     async def __aexit__(self, *exc_info: Any) -> None:
         if self._client is not None:
@@ -92,12 +85,8 @@ class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
 
     def __enter__(self) -> ClientT:
         client = self.started()
-        try:
+        with undo_on_error(lambda: client.sync().close()):
             return client.__enter__()
-        except BaseException as error:
-            with add_cleanup_note(error):
-                client.sync().close()
-            raise
 
     def __exit__(self, *exc_info: Any) -> None:
         if self._client is not None:
@@ -118,12 +107,8 @@ class Launch(Coroutine[Any, Any, ClientT], Generic[ClientT]):
 
     def _made(self, url: Urls) -> ClientT:
         hosting = self._hosting.hand_over()
-        try:
+        with undo_on_error(hosting.stop):
             return make_client(self._cls, url, hosting, self._arguments)
-        except BaseException as error:
-            with add_cleanup_note(error):
-                hosting.stop()
-            raise
 
 
 def make_client(cls: type[ClientT], url: Urls, hosting: ManagedServer, arguments: dict[str, Any]) -> ClientT:
@@ -257,7 +242,7 @@ def deploy(
     return Deploying(place, place.deployment(wanted), ready_timeout_s, owned=provider is None)
 
 
-class Deploying:
+class Deploying(StoppedOnExit):
     """A deployment and its start: `await` and `async with` start it; `with` does so and blocks.
 
     Args:
@@ -279,33 +264,22 @@ class Deploying:
     async def __aenter__(self) -> Deployment:
         return await self._started()
 
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        with add_cleanup_note(error):
-            await on_shared(self._stop())
-
     def __enter__(self) -> Deployment:
         return shared_loop().run(self._start())
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        with add_cleanup_note(error):
-            shared_loop().run(self._stop())
+    async def stop(self) -> None:
+        """Stops the servers. Leaving the block does that."""
+        await on_shared(self._stop())
 
     async def _started(self) -> Deployment:
-        try:
+        # After a cancellation the servers may be ready, and the caller has no deployment to stop.
+        async with undo_async_on_error(self.stop, asyncio.CancelledError):
             return await on_shared(self._start())
-        except asyncio.CancelledError as error:  # the servers may be ready by now, and no caller would stop them
-            with add_cleanup_note(error):
-                await on_shared(self._stop())
-            raise
 
     async def _start(self) -> Deployment:
-        try:
+        async with undo_async_on_error(self._stop):
             await self._deployment._start()
             await self._deployment._ready(self._ready_timeout_s)
-        except BaseException as error:
-            with add_cleanup_note(error):
-                await self._stop()
-            raise
         return self._deployment
 
     async def _stop(self) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..._asyncio import on_shared, shared_loop
-from ..._exceptions import add_cleanup_note
+from ..._exceptions import undo_async_on_error
 from ...errors import OpenEnvError, ProviderFailed, UsageError
-from ..deployment import Deployment
+from ..deployment import Deployment, StoppedOnExit
 from . import Backend, Topology, plain_name
 from .programs import Envoy, canonical_address, envoy_program
 
@@ -30,7 +30,7 @@ LOOK_S = 1.0
 MOST_THREADS = 8
 
 
-class Gateway:
+class Gateway(StoppedOnExit):
     """One address for many servers; Envoy balances sessions over them. Leaving `async with` or `with` ends it.
 
     A session that lost its connection returns to its server. When a server fails, only its sessions end. The gateway
@@ -117,12 +117,9 @@ class Gateway:
             LaunchFailed: Envoy has ended; with the end of its log.
             NotReady: Envoy does not listen in time.
         """
-        try:
+        # After a cancellation it may listen, and the caller has no gateway to stop.
+        async with undo_async_on_error(self.stop, asyncio.CancelledError):
             await on_shared(self._start())
-        except asyncio.CancelledError as error:  # it may listen by now, and the caller has no gateway to stop
-            with add_cleanup_note(error):
-                await self.stop()
-            raise
         return self
 
     async def update(self, backends: Sequence[Backend | str]) -> None:
@@ -152,16 +149,8 @@ class Gateway:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        with add_cleanup_note(error):
-            await self.stop()
-
     def __enter__(self) -> Self:
         return shared_loop().run(self.start())
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        with add_cleanup_note(error):
-            shared_loop().run(self.stop())
 
     # On the loop of this process.
 
@@ -169,13 +158,9 @@ class Gateway:
         if self._envoy is not None:
             raise UsageError("a gateway can be started once: create another one")
         envoy = self._envoy = Envoy(self._program or envoy_program(), self._threads)
-        try:
+        async with undo_async_on_error(envoy.stop):
             self.topology = self.topology.changed(backends=await _current_backends(self._source))
             await envoy.start(self.topology, self._start_timeout_s)
-        except BaseException as error:
-            with add_cleanup_note(error):
-                await envoy.stop()
-            raise
         self.topology = self.topology.changed(port=envoy.port)
         self._watch = asyncio.get_running_loop().create_task(self._look_on())
 
