@@ -53,33 +53,21 @@ def is_names_only(node: ast.stmt) -> bool:
         return True
     if isinstance(node, ast.If):
         return ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse and all(map(is_import, node.body))
+    if isinstance(node, ast.AugAssign):  # a package that has the names of a submodule, too
+        return ast.unparse(node) == "__all__ += env_server.__all__"
     if not isinstance(node, ast.Assign):
         return False
     target, value = ast.unparse(node.targets[0]).strip("()"), node.value
     if target == "__all__":
         return isinstance(value, ast.List) and all(isinstance(entry, ast.Constant) for entry in value.elts)
-    return target == LAZY and given(value) is not None
-
-
-def given(value: ast.expr) -> list[str] | None:
-    """The names beside `__all__` in `take(__name__, __all__)` or `take(__name__, [*__all__, "name"])`."""
-    if not isinstance(value, ast.Call) or ast.unparse(value.func) != "take" or value.keywords:
-        return None
-    module, names = map(ast.unparse, value.args)
-    if module != "__name__" or not names.startswith(("__all__", "[*__all__, '")):
-        return None
-    return [] if names == "__all__" else ast.literal_eval(names.replace("*__all__, ", ""))
+    return target == LAZY and ast.unparse(value) == "take(__name__, __all__)"
 
 
 def homes_of(name: str) -> dict[str, str]:
-    """For each name that a module has, in its `__all__` or beside it, the module that has it."""
-    (value,) = (
-        node.value
-        for node in TREES[name].body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).strip("()") == LAZY
-    )
-    names = [*importlib.import_module(name).__all__, *(given(value) or [])]
-    return {entry: HOMES.get(entry, f"{name}.{entry}") for entry in names}
+    """For each name that a module has, in its `__all__` or as a submodule, the module that has it."""
+    homes = {entry: HOMES[entry] for entry in importlib.import_module(name).__all__}
+    submodules = {module for module in FILES if module.rpartition(".")[0] == name} - {"openenv.core._homes"}
+    return homes | {module.rpartition(".")[2]: module for module in submodules}
 
 
 def imports_of(name: str) -> list[tuple[str, str]]:
@@ -136,6 +124,7 @@ def test_every_name_is_the_object_of_its_home(name):
         "print()",
         "import os",
         "__all__ = sorted(['a'])",
+        "__all__ += make()",
         "__getattr__, __dir__ = take(__name__, make())",
         "__getattr__, __dir__ = other(__name__, __all__)",
         "if True:\n    from os import path",

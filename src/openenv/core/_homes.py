@@ -6,7 +6,10 @@ when it is first used.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .._imports import lazy
@@ -47,139 +50,77 @@ if TYPE_CHECKING:
 if not TYPE_CHECKING:
     __all__ = ["take"]
 
-HOMES = {
-    "GIT_URL_PREFIX": "openenv.providers.uv",
-    "MCP_TOOL_CALL_TIMEOUT": "openenv.mcp.types",
-    "OPENENV_GRADIO_CSS": "openenv.core.env_server.gradio_theme",
-    "OPENENV_GRADIO_THEME": "openenv.core.env_server.gradio_theme",
-    "RESERVED_TOOL_NAMES": "openenv.mcp.types",
-    "VALID_MODES": "openenv.mcp.toolbox",
-    "ActT": "openenv.types",
-    "Action": "openenv.types",
-    "ActionLog": "openenv.server.page.episode",
-    "AnthropicClient": "openenv.llm",
-    "BaseMessage": "openenv.types",
-    "CallToolAction": "openenv.mcp.types",
-    "CallToolObservation": "openenv.mcp.types",
-    "CodeExecResult": "openenv.types",
-    "CompositeTransform": "openenv.environment",
-    "ConcurrencyConfig": "openenv.types",
-    "ConcurrencyConfigurationError": "openenv.errors",
-    "ContainerProvider": "openenv.providers",
-    "DockerSwarmProvider": "openenv.providers",
-    "EnvClient": "openenv.client",
-    "Environment": "openenv.environment",
-    "EnvironmentFactoryError": "openenv.errors",
-    "EnvironmentMetadata": "openenv.types",
-    "EpisodeState": "openenv.server.page.episode",
-    "EvalConfig": "openenv.evals",
-    "EvalHarness": "openenv.evals",
-    "EvalResult": "openenv.evals",
-    "ExponentialDiscountingTrajectoryRubric": "openenv.rubrics",
-    "Gate": "openenv.rubrics",
-    "GenericAction": "openenv.client",
-    "GenericEnvClient": "openenv.client",
-    "GenericMCPObservation": "openenv.client.mcp_client",
-    "GetEndpointConfig": "openenv.server.app",
-    "GetTaskRangeRequest": "openenv.messages",
-    "GetTaskRequest": "openenv.messages",
-    "GitServerClient": "openenv.tools",
-    "HTTPEnvServer": "openenv.server",
-    "HealthResponse": "openenv.messages",
-    "HealthStatus": "openenv.types",
-    "InspectAIHarness": "openenv.evals",
-    "JsonRpcError": "openenv.mcp.types",
-    "JsonRpcErrorCode": "openenv.protocol.jsonrpc",
-    "JsonRpcRequest": "openenv.mcp.types",
-    "JsonRpcResponse": "openenv.mcp.types",
-    "KubernetesProvider": "openenv.providers",
-    "LLMClient": "openenv.llm",
-    "LLMJudge": "openenv.rubrics",
-    "LLMResponse": "openenv.llm",
-    "ListTasksRequest": "openenv.messages",
-    "ListToolsAction": "openenv.mcp.types",
-    "ListToolsObservation": "openenv.mcp.types",
-    "LocalDockerProvider": "openenv.providers",
-    "MCPClientBase": "openenv.client.mcp_client",
-    "MCPEnvironment": "openenv.mcp.environment",
-    "MCPToolClient": "openenv.client.mcp_client",
-    "McpMethod": "openenv.mcp.types",
-    "Message": "openenv.environment",
-    "ModelTokenizer": "openenv.environment",
-    "NullTransform": "openenv.environment",
-    "NumTasksRequest": "openenv.messages",
-    "ObsT": "openenv.types",
-    "Observation": "openenv.types",
-    "OpenAIClient": "openenv.llm",
-    "OpenEnvError": "openenv.errors",
-    "PyExecutor": "openenv.tools",
-    "RepoInfo": "openenv.tools",
-    "ResetRequest": "openenv.messages",
-    "ResetResponse": "openenv.messages",
-    "Rubric": "openenv.rubrics",
-    "RubricDict": "openenv.rubrics",
-    "RubricList": "openenv.rubrics",
-    "RuntimeProvider": "openenv.providers",
-    "Scalar": "openenv.types",
-    "SchemaResponse": "openenv.messages",
-    "Sequential": "openenv.rubrics",
-    "ServerCapacityStatus": "openenv.types",
-    "ServerMode": "openenv.types",
-    "SessionCapacityError": "openenv.errors",
-    "SessionCreationError": "openenv.errors",
-    "SessionInfo": "openenv.types",
-    "SessionNotFoundError": "openenv.errors",
-    "State": "openenv.types",
-    "StateT": "openenv.types",
-    "StepRequest": "openenv.messages",
-    "StepResponse": "openenv.messages",
-    "StepResult": "openenv.types",
-    "SyncEnvClient": "openenv.client",
-    "TaskProvider": "openenv.environment",
-    "Tool": "openenv.mcp.types",
-    "ToolCall": "openenv.llm",
-    "ToolError": "openenv.mcp.types",
-    "ToolErrorType": "openenv.mcp.types",
-    "TrajectoryRubric": "openenv.rubrics",
-    "Transform": "openenv.environment",
-    "UVProvider": "openenv.providers",
-    "WSCloseMessage": "openenv.messages",
-    "WSErrorCode": "openenv.messages",
-    "WSErrorResponse": "openenv.messages",
-    "WSIncomingMessage": "openenv.messages",
-    "WSMCPMessage": "openenv.mcp.types",
-    "WSMCPResponse": "openenv.mcp.types",
-    "WSObservationResponse": "openenv.messages",
-    "WSResetMessage": "openenv.messages",
-    "WSStateMessage": "openenv.messages",
-    "WSStateResponse": "openenv.messages",
-    "WSStepMessage": "openenv.messages",
-    "WebInterfaceManager": "openenv.server.page.gradio",
-    "WeightedSum": "openenv.rubrics",
-    "build_gradio_app": "openenv.server.page.gradio",
-    "convert_to_ws_url": "openenv.client.endpoints",
-    "create_app": "openenv.core.env_server.web_interface",
-    "create_fastapi_app": "openenv.core.env_server.web_interface",
-    "create_llm_client": "openenv.llm",
-    "create_web_interface_app": "openenv.core.env_server.web_interface",
-    "deserialize_action": "openenv.mcp.types",
-    "deserialize_action_with_preprocessing": "openenv.mcp.types",
-    "get_gradio_display_title": "openenv.server.page.gradio",
-    "get_quick_start_markdown": "openenv.server.page.gradio",
-    "get_server_tools": "openenv.mcp.library",
-    "hf_space_subdomain": "openenv.providers.launch",
-    "load_environment_metadata": "openenv.server.metadata",
-    "register_get_endpoints": "openenv.server.app",
-    "run_async_safely": "openenv._asyncio",
-    "serialize_observation": "openenv.protocol.forms",
+# By home, the names that existing code imports from `openenv.core`.
+_NAMES = {
+    "openenv._asyncio": "run_async_safely",
+    "openenv.client": "EnvClient GenericAction GenericEnvClient SyncEnvClient",
+    "openenv.client.endpoints": "convert_to_ws_url",
+    "openenv.client.mcp_client": "GenericMCPObservation MCPClientBase MCPToolClient",
+    "openenv.core.env_server.gradio_theme": "OPENENV_GRADIO_CSS OPENENV_GRADIO_THEME",
+    "openenv.core.env_server.web_interface": "create_app create_fastapi_app create_web_interface_app",
+    "openenv.environment": """
+        CompositeTransform Environment Message ModelTokenizer NullTransform TaskProvider Transform
+    """,
+    "openenv.errors": """
+        ConcurrencyConfigurationError EnvironmentFactoryError OpenEnvError SessionCapacityError
+        SessionCreationError SessionNotFoundError
+    """,
+    "openenv.evals": "EvalConfig EvalHarness EvalResult InspectAIHarness",
+    "openenv.llm": "AnthropicClient LLMClient LLMResponse OpenAIClient ToolCall create_llm_client",
+    "openenv.mcp.environment": "MCPEnvironment",
+    "openenv.mcp.library": "get_server_tools",
+    "openenv.mcp.toolbox": "VALID_MODES",
+    "openenv.mcp.types": """
+        MCP_TOOL_CALL_TIMEOUT RESERVED_TOOL_NAMES CallToolAction CallToolObservation JsonRpcError JsonRpcRequest
+        JsonRpcResponse ListToolsAction ListToolsObservation McpMethod Tool ToolError ToolErrorType WSMCPMessage
+        WSMCPResponse deserialize_action deserialize_action_with_preprocessing
+    """,
+    "openenv.messages": """
+        GetTaskRangeRequest GetTaskRequest HealthResponse ListTasksRequest NumTasksRequest ResetRequest
+        ResetResponse SchemaResponse StepRequest StepResponse WSCloseMessage WSErrorCode WSErrorResponse
+        WSIncomingMessage WSObservationResponse WSResetMessage WSStateMessage WSStateResponse WSStepMessage
+    """,
+    "openenv.protocol.forms": "serialize_observation",
+    "openenv.protocol.jsonrpc": "JsonRpcErrorCode",
+    "openenv.providers": """
+        ContainerProvider DockerSwarmProvider KubernetesProvider LocalDockerProvider RuntimeProvider UVProvider
+    """,
+    "openenv.providers.launch": "hf_space_subdomain",
+    "openenv.providers.uv": "GIT_URL_PREFIX",
+    "openenv.rubrics": """
+        ExponentialDiscountingTrajectoryRubric Gate LLMJudge Rubric RubricDict RubricList Sequential
+        TrajectoryRubric WeightedSum
+    """,
+    "openenv.server": "HTTPEnvServer",
+    "openenv.server.app": "GetEndpointConfig register_get_endpoints",
+    "openenv.server.metadata": "load_environment_metadata",
+    "openenv.server.page.episode": "ActionLog EpisodeState",
+    "openenv.server.page.gradio": """
+        WebInterfaceManager build_gradio_app get_gradio_display_title get_quick_start_markdown
+    """,
+    "openenv.tools": "GitServerClient PyExecutor RepoInfo",
+    "openenv.types": """
+        ActT Action BaseMessage CodeExecResult ConcurrencyConfig EnvironmentMetadata HealthStatus ObsT
+        Observation Scalar ServerCapacityStatus ServerMode SessionInfo State StateT StepResult
+    """,
 }
+HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
 def take(module: str, names: Iterable[str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make the `__getattr__` and `__dir__` of a module that re-exports names from their homes.
 
+    The submodules of a package are also its attributes, and are imported when they are first used.
+
     Args:
         module: The module's `__name__`.
-        names: The names in the module. A name that is missing in the table is a submodule.
+        names: The names in the module.
     """
-    return lazy(module, {name: HOMES.get(name, f"{module}.{name}") for name in names})
+    get, listed = lazy(module, {name: HOMES[name] for name in names})
+
+    def get_or_import(name: str) -> Any:
+        if "__path__" in vars(sys.modules[module]) and name not in HOMES and find_spec(f"{module}.{name}"):
+            return importlib.import_module(f"{module}.{name}")
+        return get(name)
+
+    return get_or_import, listed

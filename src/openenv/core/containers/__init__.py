@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 __all__ = []
 
-__getattr__, __dir__ = take(__name__, [*__all__, "runtime"])
+__getattr__, __dir__ = take(__name__, __all__)

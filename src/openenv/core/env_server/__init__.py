@@ -92,21 +92,4 @@ __all__ = [
     "serialize_observation",
 ]
 
-__getattr__, __dir__ = take(
-    __name__,
-    [
-        *__all__,
-        "base_transforms",
-        "exceptions",
-        "gradio_theme",
-        "gradio_ui",
-        "http_server",
-        "interfaces",
-        "mcp_environment",
-        "mcp_types",
-        "route_config",
-        "serialization",
-        "types",
-        "web_interface",
-    ],
-)
+__getattr__, __dir__ = take(__name__, __all__)

@@ -18,4 +18,4 @@ __all__ = [
     "InspectAIHarness",
 ]
 
-__getattr__, __dir__ = take(__name__, [*__all__, "base", "inspect_harness", "types"])
+__getattr__, __dir__ = take(__name__, __all__)

@@ -24,4 +24,4 @@ __all__ = [
     "WeightedSum",
 ]
 
-__getattr__, __dir__ = take(__name__, [*__all__, "base", "containers", "llm_judge", "trajectory"])
+__getattr__, __dir__ = take(__name__, __all__)

@@ -16,4 +16,4 @@ __all__ = [
     "RepoInfo",
 ]
 
-__getattr__, __dir__ = take(__name__, [*__all__, "git_server_client", "local_python_executor"])
+__getattr__, __dir__ = take(__name__, __all__)

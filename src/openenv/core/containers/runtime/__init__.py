@@ -19,4 +19,4 @@ __all__ = [
     "UVProvider",
 ]
 
-__getattr__, __dir__ = take(__name__, [*__all__, "providers", "uv_provider"])
+__getattr__, __dir__ = take(__name__, __all__)
