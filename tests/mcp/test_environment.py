@@ -466,6 +466,22 @@ class TestSubclasses:
         del environment
         assert forgotten(memory)
 
+    @pytest.mark.parametrize("base", [ToolEnvironment, SdkToolEnvironment, AsyncToolEnvironment])
+    async def test_a_subclass_may_use_any_private_name(self, base, no_threads_left):
+        class Crowded(base):
+            _tools = _limit = _takes = _toolbox = _client = _mcp_client = _call_tool = "hammer"
+
+        environment = Crowded()
+        assert data_of(await asyncio.to_thread(environment.step, call("add", a=1))) == 3
+        assert data_of(await environment.step_async(call("add", a=1), timeout_s=20.0)) == 3
+        assert (await environment.step_async(ListToolsAction())).tools
+        assert "add" in environment.get_callables()
+        async with environment.mcp_session() as client:
+            assert client is not None
+        environment.close()
+        assert environment.mcp_client is None
+        assert environment._tools == environment._toolbox == environment._mcp_client == "hammer"
+
     def test_an_environment_works_again_after_close(self, environment):
         environment.close()
         assert data_of(environment.step(call("add", a=1))) == 3

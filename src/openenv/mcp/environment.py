@@ -81,7 +81,9 @@ class MCPEnvironment(Environment[Any, Any, Any]):
 
     # Set by the server for its sessions, before any call; None is simulation.
     _mode: str | None = None
-    _mcp_client: Any = None
+    # With the name of this class: subclasses may have members of any name.
+    __toolbox: Toolbox | None = None
+    __client: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -92,19 +94,12 @@ class MCPEnvironment(Environment[Any, Any, Any]):
     def __init__(self, mcp_server: Any, transform: Transform[Any] | None = None) -> None:
         super().__init__(transform=transform)
         self.mcp_server = mcp_server
-        self._toolbox = Toolbox(mcp_server)
+        self.__toolbox = Toolbox(mcp_server)
 
     def save_state(self) -> Any:
         """Tools are functions that belong to one environment: a class that can be forked says what its state is."""
         name = type(self).__name__
         raise NotForkable(f"{name} cannot be forked with its tools alone: implement save_state() and load_state()")
-
-    def _tools(self) -> Toolbox:
-        toolbox = toolbox_of(self)
-        if toolbox is None:
-            what = f"{type(self).__name__} has no tools: call super().__init__(mcp_server) in its __init__"
-            raise UsageError(what)
-        return toolbox
 
     def tool(self, mode: str | None = None, *, name: str | None = None) -> Callable[[F], F]:
         """Declares a tool of this environment: `@self.tool(mode="production")`.
@@ -118,21 +113,21 @@ class MCPEnvironment(Environment[Any, Any, Any]):
             ValueError: The name is reserved, or there is no such mode.
         """
         if callable(mode):  # @self.tool without parentheses
-            declared: Any = self._tools().declare(mode, None, name)
+            declared: Any = _tools(self).declare(mode, None, name)
             return declared
-        return lambda function: self._tools().declare(function, mode, name)
+        return lambda function: _tools(self).declare(function, mode, name)
 
     @property
     def mcp_client(self) -> Any:
         """A client of the server for code that connects it itself (`async with`); None after `close`."""
-        tools = self._tools()
-        if self._mcp_client is None and not tools.closed:
-            self._mcp_client = client_of(tools.library.server)
-        return self._mcp_client
+        tools = _tools(self)
+        if self.__client is None and not tools.closed:
+            self.__client = client_of(tools.library.server)
+        return self.__client
 
     @mcp_client.setter
     def mcp_client(self, client: Any) -> None:
-        self._mcp_client = client
+        self.__client = client
 
     @contextlib.asynccontextmanager
     async def mcp_session(self) -> AsyncIterator[Any]:
@@ -145,7 +140,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         Raises:
             RuntimeError: The environment was closed, or the server cannot begin a session.
         """
-        tools = self._tools()
+        tools = _tools(self)
         if tools.closed:
             raise RuntimeError(
                 f"MCP client is not available: this {type(self).__name__} was closed; make another one"
@@ -185,29 +180,30 @@ class MCPEnvironment(Environment[Any, Any, Any]):
 
     def get_callables(self) -> dict[str, Callable[..., Any]]:
         """The functions behind the tools, by name, of those that were declared in this process."""
-        return self._tools().functions(mode_of(self))
+        return _tools(self).functions(mode_of(self))
 
     def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
         """Answers a tool action, or does another one by `_step_impl`. May be called inside a running event loop."""
         if isinstance(action, CallToolAction):
             return _tool_observation(action, _call_tool(self, action.tool_name, action.arguments, timeout_s))
         if isinstance(action, ListToolsAction):
-            return ListToolsObservation(tools=[listed.tool for listed in self._tools().tools(mode_of(self))])
-        return self._step_impl(action, **self._takes(timeout_s, kwargs))
+            return ListToolsObservation(tools=[listed.tool for listed in _tools(self).tools(mode_of(self))])
+        arguments = _accepted_arguments(type(self)._step_impl).of({"timeout_s": timeout_s, **kwargs})
+        return self._step_impl(action, **arguments)
 
     async def step_async(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
         """`step` for async callers."""
+        given = {"timeout_s": timeout_s, **kwargs}
         if not is_asynchronous(type(self)) and type(self).step is not MCPEnvironment.step:
             # The own `step` of the subclass defines its steps.
-            arguments = _accepted_arguments(type(self).step).of({"timeout_s": timeout_s, **kwargs})
-            return await asyncio.to_thread(self.step, action, **arguments)
+            return await asyncio.to_thread(self.step, action, **_accepted_arguments(type(self).step).of(given))
         if isinstance(action, CallToolAction):
             outcome = await _call_tool_async(self, action.tool_name, action.arguments, timeout_s)
             return _tool_observation(action, outcome)
         if isinstance(action, ListToolsAction):
-            found = await self._tools().tools_async(mode_of(self))
+            found = await _tools(self).tools_async(mode_of(self))
             return ListToolsObservation(tools=[listed.tool for listed in found])
-        observation: Any = self._step_impl(action, **self._takes(timeout_s, kwargs))
+        observation: Any = self._step_impl(action, **_accepted_arguments(type(self)._step_impl).of(given))
         return await observation if inspect.isawaitable(observation) else observation
 
     # Classes that override it are asynchronous; by itself it does not make one so (see `execution.profile`).
@@ -226,13 +222,6 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         """Ends the threads of the tools, as does a `close` that overrides this one and does not call it."""
         _close_tools(self)
 
-    def _limit(self, timeout_s: float | None) -> float | None:
-        limit = self.tool_timeout_s if timeout_s is None else timeout_s
-        return limit if limit is None else max(limit, SHORTEST_S)
-
-    def _takes(self, timeout_s: float | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        return _accepted_arguments(type(self)._step_impl).of({"timeout_s": timeout_s, **kwargs})
-
 
 def mode_of(environment: MCPEnvironment) -> str:
     """The mode of the server that an environment is in."""
@@ -247,15 +236,28 @@ def is_asynchronous(cls: type[MCPEnvironment]) -> bool:
 
 def toolbox_of(environment: Any) -> Toolbox | None:
     """The tools of an environment; None for one that has none."""
-    found = getattr(environment, "_toolbox", None)
-    return found if isinstance(found, Toolbox) else None
+    toolbox: Toolbox | None = environment._MCPEnvironment__toolbox
+    return toolbox
+
+
+def _tools(environment: MCPEnvironment) -> Toolbox:
+    toolbox = toolbox_of(environment)
+    if toolbox is None:
+        what = f"{type(environment).__name__} has no tools: call super().__init__(mcp_server) in its __init__"
+        raise UsageError(what)
+    return toolbox
+
+
+def _limit(environment: MCPEnvironment, timeout_s: float | None) -> float | None:
+    limit = environment.tool_timeout_s if timeout_s is None else timeout_s
+    return limit if limit is None else max(limit, SHORTEST_S)
 
 
 def _close_tools(environment: Any) -> None:
     toolbox = toolbox_of(environment)
     if toolbox is not None:
         toolbox.close()
-        environment._mcp_client = None
+        environment._MCPEnvironment__client = None
 
 
 def _wrap_close(close: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -289,8 +291,7 @@ def _call_tool(
 ) -> ToolResult | ToolFault:
     """The outcome of a tool call: every exception that the tool raises, `SystemExit` too, becomes an answer."""
     try:
-        limit_s = environment._limit(timeout_s)
-        return environment._tools().call(name, arguments, limit_s, mode_of(environment))
+        return _tools(environment).call(name, arguments, _limit(environment, timeout_s), mode_of(environment))
     except INTERRUPTIONS:
         raise
     except BaseException as error:  # noqa: BLE001 - the edge to foreign code
@@ -302,8 +303,8 @@ async def _call_tool_async(
 ) -> ToolResult | ToolFault:
     """The same for an async caller."""
     try:
-        limit_s = environment._limit(timeout_s)
-        return await environment._tools().call_async(name, arguments, limit_s, mode_of(environment))
+        limit_s = _limit(environment, timeout_s)
+        return await _tools(environment).call_async(name, arguments, limit_s, mode_of(environment))
     except INTERRUPTIONS:
         raise
     except BaseException as error:  # noqa: BLE001 - the edge to foreign code
@@ -346,12 +347,12 @@ def answer(environment: Any, ask: ToolRequest) -> dict[str, Any] | Coroutine[Any
     if is_asynchronous(type(environment)):
         return _answer_async(environment, ask)
     if ask.name is None:
-        return listing_reply(listed.wire for listed in environment._tools().tools(mode_of(environment)))
+        return listing_reply(listed.wire for listed in _tools(environment).tools(mode_of(environment)))
     return ask.reply(_call_tool(environment, ask.name, ask.arguments))
 
 
 async def _answer_async(environment: MCPEnvironment, ask: ToolRequest) -> dict[str, Any]:
     if ask.name is None:
-        tools = await environment._tools().tools_async(mode_of(environment))
+        tools = await _tools(environment).tools_async(mode_of(environment))
         return listing_reply(listed.wire for listed in tools)
     return ask.reply(await _call_tool_async(environment, ask.name, ask.arguments))
