@@ -121,6 +121,17 @@ async def on_shared(call: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+def run_without_loop(call: Coroutine[Any, Any, T], otherwise: str) -> T:
+    """Runs a coroutine that never waits, here and now. One that waits raises RuntimeError, with a message."""
+    try:
+        call.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    call.close()
+    raise RuntimeError(otherwise)
+
+
 async def run_to_completion(call: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine to its end. A cancelled caller still waits for it, and its failure is not reported."""
     task = start_task(call)

@@ -6,8 +6,10 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
+from .._asyncio import run_without_loop
 from .executor import ToolDeadlineExceeded, ToolExecutor
 from .library import Library, ListedTool, Shortcut, family_of
 from .types import RESERVED_TOOL_NAMES, ToolFault, ToolResult, not_found_error, timeout_error
@@ -215,16 +217,9 @@ async def _within(timeout_s: float | None, work: Awaitable[T]) -> T:
         raise
 
 
-def _run_without_loop(call: Coroutine[Any, Any, ToolResult]) -> ToolResult:
-    """Runs a coroutine that never waits, here and now."""
-    try:
-        call.send(None)
-    except StopIteration as stop:
-        result = stop.value
-        assert isinstance(result, ToolResult)
-        return result
-    call.close()
-    raise RuntimeError("a synchronous tool waits for an event loop: declare it with async def")
+_run_without_loop = partial(
+    run_without_loop, otherwise="a synchronous tool waits for an event loop: declare it with async def"
+)
 
 
 def _reserved_hint() -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from .._asyncio import run_without_loop
 from .._exceptions import from_signal
 from ..errors import OpenEnvError, StepFailed, UsageError
 from ..protocol.messages import TasksOp
@@ -192,14 +193,9 @@ def _answer(provider: Any, question: _TaskQuery) -> Any:
     if not callable(method):
         name = (provider if isinstance(provider, type) else type(provider)).__name__
         return _fault(f"{name} has no method {question.method}", kind=TasksUnsupported)
-    inquiry = _inquire(provider, method, question, inspect.iscoroutinefunction(method))
-    if inspect.iscoroutinefunction(method):
-        return inquiry
-    try:
-        inquiry.send(None)
-    except StopIteration as answered:
-        return answered.value
-    raise AssertionError("a coroutine that must not wait has waited")
+    may_wait = inspect.iscoroutinefunction(method)
+    inquiry = _inquire(provider, method, question, may_wait)
+    return inquiry if may_wait else run_without_loop(inquiry, "a question that must not wait has waited")
 
 
 async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: bool) -> Any:

@@ -16,6 +16,7 @@ import msgspec
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
+from ..._asyncio import run_without_loop
 from ...errors import OpenEnvError
 from ...protocol import encode_observation, encode_state
 from ...protocol.errors import UNSEEDED
@@ -65,13 +66,10 @@ def draw(environment: Any, fields: dict[str, Any]) -> str | Awaitable[str]:
     Returns:
         A `Drawing` as JSON; the results of asynchronous methods must be awaited, as for steps.
     """
-    render, offer = getattr(environment, "render_web", None), getattr(environment, "web_actions", None)
-    if inspect.iscoroutinefunction(render) or inspect.iscoroutinefunction(offer):
-        return _draw_async(render, offer, fields)
-    drawing = Drawing()
-    _show(drawing, *_call_author(render, fields))
-    _offer(drawing, *_call_author(offer, fields))
-    return _text(drawing)
+    methods = {name: getattr(environment, name, None) for name in _PARTS}
+    may_wait = any(map(inspect.iscoroutinefunction, methods.values()))
+    drawing = _draw(methods, fields, may_wait)
+    return drawing if may_wait else run_without_loop(drawing, "a drawing that must not wait has waited")
 
 
 def read_drawing(answer: Any) -> Drawing:
@@ -88,34 +86,25 @@ def read_drawing(answer: Any) -> Drawing:
         raise ValueError("it is nested too deeply") from error
 
 
-async def _draw_async(render: Any, offer: Any, fields: dict[str, Any]) -> str:
+async def _draw(methods: dict[str, Callable[[Any], Any] | None], fields: dict[str, Any], may_wait: bool) -> str:
+    """Calls the methods; waits for their results only if `may_wait`."""
     drawing = Drawing()
-    _show(drawing, *await _await_author(render, fields))
-    _offer(drawing, *await _await_author(offer, fields))
-    return _text(drawing)
+    for name, method in methods.items():
+        try:
+            outcome = None if method is None else method(ObservationFields(fields))
+            if may_wait and inspect.isawaitable(outcome):
+                outcome = await outcome
+        except Exception as error:  # noqa: BLE001 - the edge to foreign code: a picture fails no step
+            drawing.notes.append(f"{name} raised {type(error).__name__}: {error_text(error)}"[:2000])
+        else:
+            if outcome is not None:
+                _PARTS[name](drawing, outcome)
+    drawing.notes = [note.encode("utf-8", "replace").decode() for note in drawing.notes]
+    return msgspec.json.encode(drawing).decode()
 
 
-def _call_author(method: Callable[[Any], Any] | None, fields: dict[str, Any]) -> tuple[Any, Exception | None]:
-    try:
-        return None if method is None else method(ObservationFields(fields)), None
-    except Exception as error:  # noqa: BLE001 - the edge to foreign code: a picture fails no step
-        return None, error
-
-
-async def _await_author(method: Callable[[Any], Any] | None, fields: dict[str, Any]) -> tuple[Any, Exception | None]:
-    outcome, error = _call_author(method, fields)
-    try:
-        return await outcome if inspect.isawaitable(outcome) else outcome, error
-    except Exception as failure:  # noqa: BLE001 - as above
-        return None, failure
-
-
-def _show(drawing: Drawing, html: Any, error: Exception | None) -> None:
-    if error is not None:
-        drawing.notes.append(_raised_note("render_web", error))
-    elif html is None:
-        pass
-    elif not isinstance(html, str):
+def _show(drawing: Drawing, html: Any) -> None:
+    if not isinstance(html, str):
         drawing.notes.append(_type_note("render_web", html, "HTML as text, or None for the default view"))
     elif len(html) > HTML_BYTES or len(text := html.encode("utf-8", "replace")) > HTML_BYTES:
         drawing.notes.append(f"render_web returned more than {HTML_BYTES >> 20} MiB, which is not shown")
@@ -123,12 +112,7 @@ def _show(drawing: Drawing, html: Any, error: Exception | None) -> None:
         drawing.html = text.decode()
 
 
-def _offer(drawing: Drawing, offered: Any, error: Exception | None) -> None:
-    if error is not None:
-        drawing.notes.append(_raised_note("web_actions", error))
-        return
-    if offered is None:
-        return
+def _offer(drawing: Drawing, offered: Any) -> None:
     if not isinstance(offered, Sequence) or isinstance(offered, str):
         drawing.notes.append(_type_note("web_actions", offered, "a list of (label, action) pairs"))
         return
@@ -156,20 +140,14 @@ def _pair(pair: Any) -> tuple[str, dict[str, Any]]:
     return label[:LABEL_LENGTH].encode("utf-8", "replace").decode(), fields
 
 
-def _raised_note(method: str, error: Exception) -> str:
-    return f"{method} raised {type(error).__name__}: {error_text(error)}"[:2000]
-
-
 def _type_note(method: str, value: Any, wanted: str) -> str:
     if inspect.iscoroutine(value):
         value.close()
     return f"{method} returned a {type(value).__name__}: it must return {wanted}"
 
 
-def _text(drawing: Drawing) -> str:
-    drawing.notes = [note.encode("utf-8", "replace").decode() for note in drawing.notes]
-    return msgspec.json.encode(drawing).decode()
-
+# The author's methods, and what their results become.
+_PARTS: dict[str, Callable[[Drawing, Any], None]] = {"render_web": _show, "web_actions": _offer}
 
 logger = logging.getLogger("openenv.server")
 
