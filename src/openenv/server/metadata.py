@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 from pydantic import ConfigDict, Field, create_model
@@ -154,12 +154,16 @@ class EnvironmentInfo(msgspec.Struct):
         reset_schema: JSON Schema of the arguments of its reset.
         seedable: Whether one of them is a seed.
         panel: The HTML of its author's panel.
+        tools: Its tools; None for an environment without tools.
+        notes: Messages about facts that are missing.
     """
 
     metadata: dict[str, Any]
     reset_schema: dict[str, Any] = msgspec.field(default_factory=lambda: ANY_RESET)
     seedable: bool = True
     panel: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    notes: list[str] = msgspec.field(default_factory=list)
 
 
 def class_info(cls: type[Any]) -> EnvironmentInfo:
@@ -223,19 +227,6 @@ ASKING_S = 10.0
 _LISTING = ToolRequest(None, {}, standard=True)
 
 
-class PageInfo(NamedTuple):
-    """The data of a page.
-
-    Attributes:
-        fields: The fields of `EnvironmentMetadata`, `reset_schema`, `seedable`, `tools` (None for an environment
-            without tools), and `notes` about facts that are missing.
-        panel: HTML of the author's panel; None if it has none.
-    """
-
-    fields: dict[str, Any]
-    panel: str | None
-
-
 class EnvironmentInfoLoader:
     """Asks the environment of one server.
 
@@ -245,10 +236,10 @@ class EnvironmentInfoLoader:
 
     def __init__(self, server: EnvironmentServer):
         self._server = server
-        self._known: PageInfo | None = None
-        self._asking: asyncio.Task[PageInfo] | None = None
+        self._known: EnvironmentInfo | None = None
+        self._asking: asyncio.Task[EnvironmentInfo] | None = None
 
-    async def tell(self, principal: Principal) -> PageInfo:
+    async def tell(self, principal: Principal) -> EnvironmentInfo:
         """The facts about the environment. If the class does not provide all, the first request makes an instance.
 
         If that fails, the answer has only the facts of the class and a note, and the next request tries again.
@@ -259,20 +250,28 @@ class EnvironmentInfoLoader:
         if asking is None or asking.done():
             asking = self._asking = asyncio.create_task(self._ask(principal))
         known = await asyncio.shield(asking)
-        if not known.fields["notes"]:
+        if not known.notes:
             self._known = known
         return known
 
-    async def _ask(self, principal: Principal) -> PageInfo:
+    async def _ask(self, principal: Principal) -> EnvironmentInfo:
         server = self._server
         cls = class_of(server.env_factory)
         own = getattr(cls, "get_metadata", None) not in (None, Environment.get_metadata)
         if cls is not None and not own and not issubclass(cls, MCPEnvironment):  # an instance knows no more
-            return self._known_of(class_info(cls), None)
+            info = class_info(cls)
+        else:
+            info = await self._of_instance(cls, principal)
+        metadata = EnvironmentMetadata.model_validate(info.metadata)
+        info.metadata = with_readme(metadata, server.settings, cls).model_dump()
+        return info
+
+    async def _of_instance(self, cls: type[Any] | None, principal: Principal) -> EnvironmentInfo:
+        server = self._server
         try:
             async with asyncio.timeout(ASKING_S):
                 async with opened_session(server.manager, principal.holder, principal.peer, wait_s=0) as session:
-                    return await self._of_instance(session, cls is None or issubclass(cls, MCPEnvironment))
+                    return await _read_instance(session, cls is None or issubclass(cls, MCPEnvironment))
         except TimeoutError:
             why = f"no answer within {ASKING_S:g} s"
         except OpenEnvError as error:
@@ -280,51 +279,36 @@ class EnvironmentInfoLoader:
         logger.warning("the page shows only facts of the class %s, none of an instance: %s", server.env_name, why)
         known = EnvironmentInfo({"name": server.env_name, "description": f"{server.env_name} environment"})
         info = known if cls is None else class_info(cls)
-        return self._known_of(info, None, f"an instance of the environment could not be queried: {why}")
+        info.notes.append(f"an instance of the environment could not be queried: {why}")
+        return info
 
-    async def _of_instance(self, session: Session, may_have_tools: bool) -> PageInfo:
-        text = await result_of(lambda done: session.call(instance_info, None, done))
+
+async def _read_instance(session: Session, may_have_tools: bool) -> EnvironmentInfo:
+    text = await result_of(lambda done: session.call(instance_info, None, done))
+    try:
+        info = msgspec.json.decode(text, type=EnvironmentInfo)
+        EnvironmentMetadata.model_validate(info.metadata)
+    except (ValueError, TypeError, RecursionError) as error:  # from an untrusted process
+        raise StepFailed(f"its metadata cannot be read: {error}") from error
+    info.tools, info.notes = None, []
+    if may_have_tools:
+        listed = await result_of(lambda done: session.call(answer, _LISTING, done))
         try:
-            info = msgspec.json.decode(text, type=EnvironmentInfo)
-            EnvironmentMetadata.model_validate(info.metadata)
-        except (ValueError, TypeError, RecursionError) as error:  # from an untrusted process
-            raise StepFailed(f"its metadata cannot be read: {error}") from error
-        tools = None
-        if may_have_tools:
-            listed = await result_of(lambda done: session.call(answer, _LISTING, done))
-            try:
-                tools = _tools(listed.get("result", {}).get("tools"))
-            except (LookupError, TypeError, AttributeError) as error:  # as above
-                raise StepFailed(f"its list of tools cannot be read: {error!r}") from error
-        return self._known_of(info, tools)
-
-    def _known_of(self, info: EnvironmentInfo, tools: list[dict[str, Any]] | None, *notes: str) -> PageInfo:
-        server = self._server
-        metadata = EnvironmentMetadata.model_validate(info.metadata)
-        cls = class_of(server.env_factory)
-        metadata = with_readme(metadata, server.settings, cls)
-        fields = {
-            **metadata.model_dump(),
-            "tasks": callable(getattr(cls, "list_splits", None)),
-            "reset_schema": info.reset_schema,
-            "seedable": info.seedable,
-            "tools": tools,
-            "notes": list(notes),
-        }
-        return PageInfo(fields, info.panel)
+            info.tools = _tools(listed.get("result", {}).get("tools"))
+        except (LookupError, TypeError, AttributeError) as error:  # as above
+            raise StepFailed(f"its list of tools cannot be read: {error!r}") from error
+    return info
 
 
 def _tools(listed: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
     """The tools as MCP lists them, with our field names."""
-    return (
-        None
-        if listed is None
-        else [
-            {
-                "name": tool["name"],
-                "description": tool.get("description") or "",
-                "input_schema": tool.get("inputSchema") or tool.get("input_schema") or {"type": "object"},
-            }
-            for tool in listed
-        ]
-    )
+    if listed is None:
+        return None
+    return [
+        {
+            "name": tool["name"],
+            "description": tool.get("description") or "",
+            "input_schema": tool.get("inputSchema") or tool.get("input_schema") or {"type": "object"},
+        }
+        for tool in listed
+    ]

@@ -16,6 +16,7 @@ from ...errors import InvalidAction, OpenEnvError, ResetRequired, SessionLost, S
 from ...messages import ResetRequest, StepRequest
 from ...protocol import encode_state
 from ...protocol.errors import error_facts
+from ...runtime.profile import class_of
 from ...runtime.session import Session
 from ..http import COOKIE, HEADER, TOKEN_HEADER, seconds_of, set_session_cookie, shared_session_of
 from ..middleware import CLOSE_POLICY, error_response, principal_of, server_of
@@ -35,23 +36,29 @@ async def metadata(request: Request) -> Response:
     """The data that the page needs at its start: metadata and schemas of the environment."""
     server = server_of(request)
     known = await server.about.tell(principal_of(request.scope, server))
-    limits = server.manager.limits
-    there = {
-        "version": __version__,
-        "environment": server.env_name,
-        "mode": server.settings.mode,
-        "max_sessions": limits.max_sessions,
-        "idle_timeout_s": limits.idle_timeout_s,
-    }
-    contract = server.contract
-    beside = {
-        "schemas": server.schemas,
-        "schema_hash": contract.hash,
-        "schema_hashes": contract.hashes,
-        "server": there,
-    }
-    made_with_gradio = getattr(request.app.state, "openenv_page", None) is not None
-    return _json({**known.fields, **beside, "panel": known.panel is not None, "custom": made_with_gradio})
+    limits, contract = server.manager.limits, server.contract
+    return _json(
+        {
+            **known.metadata,
+            "tasks": callable(getattr(class_of(server.env_factory), "list_splits", None)),
+            "reset_schema": known.reset_schema,
+            "seedable": known.seedable,
+            "tools": known.tools,
+            "notes": known.notes,
+            "schemas": server.schemas,
+            "schema_hash": contract.hash,
+            "schema_hashes": contract.hashes,
+            "server": {
+                "version": __version__,
+                "environment": server.env_name,
+                "mode": server.settings.mode,
+                "max_sessions": limits.max_sessions,
+                "idle_timeout_s": limits.idle_timeout_s,
+            },
+            "panel": known.panel is not None,
+            "custom": getattr(request.app.state, "openenv_page", None) is not None,  # made with Gradio
+        }
+    )
 
 
 async def panel(request: Request) -> Response:
