@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from fastapi import Request, Response
@@ -91,18 +91,9 @@ pre{background:#8882;padding:.75rem;overflow:auto}</style>
 """
 
 
-class StaticFile(NamedTuple):
-    """A file's content, ready to send."""
-
-    content: bytes
-    etag: str
-
-
 async def page(request: Request) -> Response:
     """Serves the page, or one that says how to build it."""
-    origins = request.app.state.openenv.settings.allowed_origins
-    policy = f"{_PAGE_POLICY}; frame-ancestors {_ancestors(origins)}"
-    headers = {**_COMMON, "Cache-Control": _ASK_AGAIN, "Content-Security-Policy": policy}
+    headers = _headers_with(_PAGE_POLICY, request)
     index = STATIC / "index.html"
     if not index.is_file():
         return HTMLResponse(_UNBUILT, NOT_BUILT, headers)
@@ -130,8 +121,7 @@ async def frame(request: Request) -> Response:
 
     A `srcdoc` would inherit the policy of the page, which forbids the panel's scripts.
     """
-    policy = f"{_FRAME_POLICY}; frame-ancestors {_ancestors(request.app.state.openenv.settings.allowed_origins)}"
-    return HTMLResponse(_FRAME, headers={**_COMMON, "Cache-Control": _ASK_AGAIN, "Content-Security-Policy": policy})
+    return HTMLResponse(_FRAME, headers=_headers_with(_FRAME_POLICY, request))
 
 
 _ENDPOINTS = frozenset({page, slash, asset, frame})
@@ -179,18 +169,17 @@ def _file_response(request: Request, path: Path, headers: dict[str, str]) -> Res
         headers["Content-Encoding"] = "gzip"
         chosen = packed
     found = chosen.stat()
-    file = _read(chosen, found.st_mtime_ns, found.st_size)
-    headers["ETag"] = file.etag
-    if file.etag in re.findall(r'"[^"]*"', request.headers.get("if-none-match", "")):
+    content, headers["ETag"] = _read(chosen, found.st_mtime_ns, found.st_size)
+    if headers["ETag"] in re.findall(r'"[^"]*"', request.headers.get("if-none-match", "")):
         return Response(status_code=NOT_MODIFIED, headers=headers)
-    return Response(file.content, media_type=_TYPES[path.suffix], headers=headers)
+    return Response(content, media_type=_TYPES[path.suffix], headers=headers)
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, changed: int, size: int) -> StaticFile:
-    """Reads a file; cached until its time or size changes."""
+def _read(path: Path, changed: int, size: int) -> tuple[bytes, str]:
+    """The content of a file, and its ETag; cached until its time or size changes."""
     content = path.read_bytes()
-    return StaticFile(content, f'"{blake2b(content, digest_size=12).hexdigest()}"')
+    return content, f'"{blake2b(content, digest_size=12).hexdigest()}"'
 
 
 def _takes_gzip(accepted: str) -> bool:
@@ -209,9 +198,9 @@ def _redirect(place: str, scope: Any) -> Response:
     )
 
 
-def _ancestors(allowed_origins: str | None) -> str:
-    """The origins that may show the page in a frame: its own, Spaces, and the allowed origins of the server."""
-    named = [origin.strip() for origin in (allowed_origins or "").split(",")]
-    if "*" in named:
-        return "*"
-    return " ".join([*_ANCESTORS, *(origin for origin in named if "://" in origin)])
+def _headers_with(policy: str, request: Request) -> dict[str, str]:
+    """Headers with a policy. Own pages, Spaces and the server's allowed origins may show the document in a frame."""
+    named = [origin.strip() for origin in (request.app.state.openenv.settings.allowed_origins or "").split(",")]
+    ancestors = ["*"] if "*" in named else [*_ANCESTORS, *(origin for origin in named if "://" in origin)]
+    policy = f"{policy}; frame-ancestors {' '.join(ancestors)}"
+    return {**_COMMON, "Cache-Control": _ASK_AGAIN, "Content-Security-Policy": policy}

@@ -26,13 +26,6 @@ from .endpoints import send_json
 from .episode import EpisodeState, PageEpisode, PageResult
 
 _WIDGETS = {"boolean": "checkbox", "integer": "number", "number": "number"}
-_LIMITS = {
-    "min_value": "minimum",
-    "max_value": "maximum",
-    "min_length": "minLength",
-    "max_length": "maxLength",
-    "pattern": "pattern",
-}
 
 
 def action_fields(action_cls: Any) -> list[dict[str, Any]]:
@@ -65,7 +58,11 @@ def _field(name: str, part: dict[str, Any], required: bool) -> dict[str, Any]:
         "description": description,
         "default_value": part.get("default"),
         "choices": part.get("enum"),
-        **{limit: part.get(keyword) for limit, keyword in _LIMITS.items()},
+        "min_value": part.get("minimum"),
+        "max_value": part.get("maximum"),
+        "min_length": part.get("minLength"),
+        "max_length": part.get("maxLength"),
+        "pattern": part.get("pattern"),
         "placeholder": f"Enter {name}...",
         "help_text": description,
     }
@@ -147,11 +144,8 @@ def build_gradio_app(
         action = {name: value for name, value in given.items() if value not in (None, "")}
         return await _call_for_gradio(gradio, web_manager.step_environment, action)
 
-    async def get_state() -> Any:
-        return web_manager.get_state()
-
     async def state() -> Any:
-        return await _call_for_gradio(gradio, get_state)
+        return web_manager.get_state()
 
     with gradio.Blocks(title=display_title) as blocks:
         gradio.Markdown(f"# {display_title}\n\n{metadata.description if metadata else ''}")
