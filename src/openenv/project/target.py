@@ -198,10 +198,10 @@ def _app_of(module: str, attribute: str, target: str) -> Any:
 
     value = attribute_of(import_module(module, target), attribute, target)
     if inspect.isclass(value) and issubclass(value, Environment):
-        from ..server.app import app_of, server_of  # noqa: PLC0415 - `openenv --help` loads no pydantic
+        from ..server.app import HTTPEnvServer, app_of  # noqa: PLC0415 - `openenv --help` loads no pydantic
         from ..server.declared_types import declared_types  # noqa: PLC0415 - `openenv --help` loads no pydantic
 
-        return app_of(server_of(value, declared_types(value).complete(value, target)))
+        return app_of(HTTPEnvServer(value, **declared_types(value).complete(value, target)))
     if not callable(value) or inspect.isclass(value):
         kind = "another class" if inspect.isclass(value) else f"an object of type {type(value).__name__}"
         raise UsageError(f"{target} is {kind}: it must be an app or an Environment class")

@@ -129,7 +129,7 @@ def register(app: FastAPI) -> None:
             openapi_extra=_NAMES_SESSION if route.path.endswith(_OF_SESSIONS) else None,
             route_class_override=ControlRoute if route.control else None,
         )
-    app.router.default = http.TaskRouteFallback(app.router.default, server.env_name)
+    app.router.default = http.task_route_fallback(app.router.default, server.env_name)
     app.add_api_websocket_route(ENVIRONMENT_PATH, environment_socket)
     app.add_api_websocket_route(mcp.MCP_PATH, mcp.socket)
     if has_page:
@@ -289,32 +289,12 @@ def create_app(
         raise InvalidArgument(f"max_sessions is {max_sessions}: it must be at least 1")
     types = declared_types(environment)
     if action is not None:
-        types = types._replace(action=action)
+        types = types._replace(action_cls=action)
     if observation is not None:
-        types = types._replace(observation=observation)
+        types = types._replace(observation_cls=observation)
+    known = types.complete(environment, "create_app")
     return app_of(
-        server_of(environment, types.complete(environment, "create_app"), max_sessions, name=name, settings=settings)
-    )
-
-
-def server_of(
-    environment: Callable[[], Any],
-    types: DeclaredTypes,
-    max_sessions: int | None = None,
-    *,
-    name: str | None = None,
-    settings: ServerSettings | None = None,
-) -> HTTPEnvServer:
-    """The server for an environment with known types. Arguments and errors as for `create_app`."""
-    return HTTPEnvServer(
-        environment,
-        types.action,
-        types.observation,
-        max_sessions,
-        env_name=name,
-        state_cls=types.state,
-        reset_observation_cls=types.reset_observation,
-        settings=settings,
+        HTTPEnvServer(environment, **known, max_concurrent_envs=max_sessions, env_name=name, settings=settings)
     )
 
 
@@ -345,6 +325,6 @@ def app_in_process(env: Any, client_types: tuple[Any, ...] = ()) -> FastAPI:
     if not callable(env):
         raise UsageError(f"env is {env!r}: pass an Environment class, or a function that makes one")
     types = declared_types(env)
-    if types.action is None and client_types and inspect.isclass(client_types[0]):
+    if types.action_cls is None and client_types and inspect.isclass(client_types[0]):
         types = DeclaredTypes(*client_types) if issubclass(client_types[0], Action) else types
-    return app_of(server_of(env, types.complete(env, "env")))
+    return app_of(HTTPEnvServer(env, **types.complete(env, "env")))

@@ -16,16 +16,16 @@ class DeclaredTypes(NamedTuple):
     """The types of an environment; None for an unknown type.
 
     Attributes:
-        reset_observation: The type that `reset` returns, if its annotation is narrower than `observation`.
+        reset_observation_cls: The type that `reset` returns, if its annotation is narrower than `observation_cls`.
     """
 
-    action: Any = None
-    observation: Any = None
-    state: Any = State
-    reset_observation: Any = None
+    action_cls: Any = None
+    observation_cls: Any = None
+    state_cls: Any = State
+    reset_observation_cls: Any = None
 
-    def complete(self, environment: Any, what: str) -> DeclaredTypes:
-        """These types, if action and observation are known.
+    def complete(self, environment: Any, what: str) -> dict[str, Any]:
+        """These types as arguments of `EnvironmentServer`, if action and observation are known.
 
         Args:
             environment: The class or function with these types.
@@ -34,9 +34,9 @@ class DeclaredTypes(NamedTuple):
         Raises:
             UsageError: One of them is not known. The message explains how to declare it.
         """
-        unknown = [kind for kind in ("action", "observation") if getattr(self, kind) is None]
+        unknown = [kind for kind in ("action", "observation") if getattr(self, f"{kind}_cls") is None]
         if not unknown:
-            return self
+            return self._asdict()
         made = unwrap_partial(environment)
         name = getattr(made, "__name__", None) or repr(made)
         arguments = ", ".join(f"{kind}=My{kind.capitalize()}" for kind in unknown)

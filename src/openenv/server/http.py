@@ -268,23 +268,21 @@ async def _answer_tasks(
     return json_response(encode_tasks(fields(found)))
 
 
-class TaskRouteFallback:
-    """Answers requests that match no route. For tasks of another environment, the error names the served one.
+def task_route_fallback(otherwise: ASGIApp, served: str) -> ASGIApp:
+    """An app for requests that match no route. For tasks of another environment, the error names the served one.
 
     Args:
         otherwise: Answers all other requests.
-        name: The served environment.
+        served: The name of the served environment.
     """
 
-    def __init__(self, otherwise: ASGIApp, name: str):
-        self._otherwise = otherwise
-        self._name = name
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = self._otherwise
+    async def fallback(scope: Scope, receive: Receive, send: Send) -> None:
+        answer = otherwise
         if scope["type"] == "http":
             _, *names = request_head(scope).path.split("/")
-            if len(names) == 2 and names[1] in _ENDPOINTS and names[0] != self._name:
-                unknown = f"no environment {names[0]!r:.80} on this server: it serves {self._name!r}"
+            if len(names) == 2 and names[1] in _ENDPOINTS and names[0] != served:
+                unknown = f"no environment {names[0]!r:.80} on this server: it serves {served!r}"
                 answer = error_response(UsageError(unknown), HTTPStatus.NOT_FOUND)
         await answer(scope, receive, send)
+
+    return fallback
