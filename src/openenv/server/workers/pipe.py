@@ -79,11 +79,6 @@ class Pipe:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(here), cls(there)
 
-    @classmethod
-    def of(cls, descriptor: int) -> Self:
-        """The end that this process inherited."""
-        return cls(socket.socket(fileno=descriptor))
-
     def fileno(self) -> int:
         return self._end.fileno()
 

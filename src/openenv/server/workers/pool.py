@@ -15,7 +15,7 @@ from ...settings import ServerSettings
 from ...telemetry.metrics import METER, Count
 from .pipe import END_S, KEY_BYTES, MOST_SOCKETS, RUNNING_S, SETTLE_S, MessageKind
 from .process import WorkerCommand, WorkerPhase, WorkerProcess
-from .table import SharedMetrics, WorkerTable
+from .table import HELD, SharedMetrics, WorkerTable
 
 WINDOW_S = 60.0
 # A worker that lived for this many seconds did not die because of its start.
@@ -95,6 +95,7 @@ class WorkerPool:
         workers: All worker processes.
         complete: Whether all workers have been ready once.
         failure: Why the server cannot continue.
+        table: The table that the workers share.
     """
 
     def __init__(
@@ -114,10 +115,10 @@ class WorkerPool:
         # Most processes: old workers keep their sessions during a replacement, and dead ones are restarted meanwhile.
         self._most = 2 * settings.workers
         keys = 0 if settings.api_keys is None else settings.api_keys.count(",") + 1
-        self._table = WorkerTable(3 * settings.workers, max(keys, LEAST_HOLDERS))
+        self.table = WorkerTable(3 * settings.workers, max(keys, LEAST_HOLDERS))
         self._metrics = SharedMetrics(3 * settings.workers)
         self._metrics.host()
-        self._free_rows = deque(self._table.row(index) for index in range(len(self._table)))
+        self._free_rows = deque(self.table.row(index) for index in range(len(self.table)))
         self._to_replace: deque[WorkerSlot] = deque()
         self._policy = RestartPolicy(settings.worker_restarts)
         self._ending = False
@@ -145,14 +146,10 @@ class WorkerPool:
         Args:
             limit: Most sessions of the whole server; None if unknown.
         """
-        free = 0 if limit is None else limit - self._table.held
+        free = 0 if limit is None else limit - self.table.total(HELD)
         if free <= 0:  # there is no slot to compete for
             return None
         return max(0, free - sum(worker.undecided for worker in self.workers))
-
-    def set_serving(self, serves: bool) -> None:
-        """Publishes to the workers whether the server as a whole accepts sessions (`GET /ready`)."""
-        self._table.serving = serves
 
     def start(self) -> None:
         """Starts all workers."""
@@ -259,7 +256,7 @@ class WorkerPool:
         self.kill()
         for worker in self.workers:
             worker.wait()
-        self._table.close()
+        self.table.close()
         METER.leave()
         self._metrics.close()
 
@@ -284,7 +281,7 @@ class WorkerPool:
         settings = self._settings
         row = self._free_rows[0]
         metrics, silence_s = self._metrics.descriptor, settings.worker_silence_s
-        worker = WorkerProcess(self._command, self._table, metrics, row, settings.worker_start_s, silence_s)
+        worker = WorkerProcess(self._command, self.table, metrics, row, settings.worker_start_s, silence_s)
         self._free_rows.popleft()
         self.workers.append(worker)
         self._started(worker)

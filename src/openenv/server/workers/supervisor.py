@@ -259,7 +259,7 @@ class Supervisor:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if full else 0)
             if events != key.events:
                 self._selector.modify(worker.pipe, events, key.data)
-        self._pool.set_serving(open_)
+        self._pool.table.serving = open_
         if self._ending:
             self._acceptor.close()
         elif self._pool.complete and not self._announced:

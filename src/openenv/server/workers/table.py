@@ -18,6 +18,8 @@ LINE_BYTES = 128
 ROW_CELLS = LINE_BYTES // 8
 # The cells of a row. Each has one writer while the worker lives: the worker.
 # FIRST: when the first of the waiting newcomers arrived (monotonic nanoseconds).
+# HELD: sessions that hold a slot. LEAVING: those of them that are closing.
+# WAITING: newcomers that wait for a slot, without those that stand aside.
 # ASIDE: number of newcomers that wait until sessions of their key end.
 # DECIDED: connections that have asked for a session, or shown that they need none.
 # STUCK: slots of sessions that have ended with a call that does not return.
@@ -86,25 +88,9 @@ class WorkerTable(SharedCells):
     def row(self, index: int) -> WorkerRow:
         return WorkerRow(self, index)
 
-    @property
-    def held(self) -> int:
-        """The number of sessions in all workers that hold a slot."""
-        return sum(self.cells[HELD::ROW_CELLS])
-
-    @property
-    def leaving(self) -> int:
-        """The number of sessions that hold a slot and are closing."""
-        return sum(self.cells[LEAVING::ROW_CELLS])
-
-    @property
-    def waiting(self) -> int:
-        """The number of newcomers that wait for a slot in all workers, without those that stand aside."""
-        return sum(self.cells[WAITING::ROW_CELLS])
-
-    @property
-    def stuck(self) -> int:
-        """The number of slots in all workers whose sessions ended with a call that does not return."""
-        return sum(self.cells[STUCK::ROW_CELLS])
+    def total(self, cell: int) -> int:
+        """The sum of a cell over all workers."""
+        return sum(self.cells[cell::ROW_CELLS])
 
     @property
     def serving(self) -> bool:
@@ -349,19 +335,19 @@ class SharedSlots:
 
     @property
     def held(self) -> int:
-        return self._table.held
+        return self._table.total(HELD)
 
     @property
     def leaving(self) -> int:
-        return self._table.leaving
+        return self._table.total(LEAVING)
 
     @property
     def waiting(self) -> int:
-        return self._table.waiting
+        return self._table.total(WAITING)
 
     @property
     def stuck(self) -> int:
-        return self._table.stuck
+        return self._table.total(STUCK)
 
     def add_stuck(self, change: int) -> None:
         self._row.add(STUCK, change)
@@ -375,7 +361,7 @@ class SharedSlots:
         with table:
             others = table.times()
             others[self._row.index] = 0  # its own row is out of date while it admits newcomers
-            if table.held >= self.limit or any(0 < time < since_ns for time in others):
+            if table.total(HELD) >= self.limit or any(0 < time < since_ns for time in others):
                 return _NONE
             if counted:
                 assert self.per_key is not None
@@ -409,7 +395,7 @@ class SharedSlots:
             row.set(FIRST, since_ns if waiting else 0)
             row.set(ASIDE, aside)
             first = table.first
-            room = table.held < self.limit
+            room = table.total(HELD) < self.limit
         if room and first != before:
             self._wake([first])
         return room and first == row.index

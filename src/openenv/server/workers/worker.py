@@ -11,8 +11,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import zip_longest
 from types import FrameType
 from typing import Any, cast
 
@@ -70,12 +71,11 @@ class Broadcast:
         """The parent handed over some of the sockets on which other workers answer."""
         places = range(_COUNT_BYTES, len(payload), KEY_BYTES)
         keys = [f"{int.from_bytes(payload[place : place + KEY_BYTES], 'big'):x}" for place in places]
-        ends: Iterable[int | None] = [*sockets, *[None] * (len(keys) - len(sockets))]
         if self._complete.is_set():  # the message is too late
             for descriptor in sockets:
                 os.close(descriptor)
             return
-        for key, end in zip(keys, ends, strict=True):
+        for key, end in zip_longest(keys, sockets):
             self._answers.append((key, asyncio.create_task(_read(end))))
         if len(self._answers) >= int.from_bytes(payload[:_COUNT_BYTES], "big"):
             self._complete.set()
@@ -252,7 +252,7 @@ class Membership:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
         for descriptor in (pipe, table, metrics):
             os.set_inheritable(descriptor, False)
-        self.pipe = Pipe.of(pipe)
+        self.pipe = Pipe(socket.socket(fileno=pipe))
         exit_with_parent(pipe)
         self.table = WorkerTable(descriptor=table)
         self.row = self.table.row(row)
