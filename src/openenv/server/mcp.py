@@ -129,12 +129,8 @@ class _FrameQueue:
 
     async def put(self, frame: str | bytes) -> None:
         async with self._changed:
-            await self._changed.wait_for(
-                lambda: (
-                    not self._waiting
-                    or (len(self._waiting) < self._most and self._bytes + len(frame) <= self._most_bytes)
-                )
-            )
+            while self._waiting and (len(self._waiting) >= self._most or self._bytes + len(frame) > self._most_bytes):
+                await self._changed.wait()
             self._waiting.append(frame)
             self._bytes += len(frame)
             self._changed.notify_all()

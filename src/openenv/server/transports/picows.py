@@ -130,17 +130,14 @@ class PicowsLog:
         if args and isinstance(args[0], tuple) and len(args[0]) == 2:
             self._channel.broken(*args[0])
         else:
-            self._note(message, *args)
+            self.warning(message, *args)
 
     def exception(self, message: str, *args: Any) -> None:
         session = self._channel.session_id
         logger.exception("session %s: " + message, session, *args, extra=log_extra(session))
 
-    def _note(self, message: str, *args: Any) -> None:
-        session = self._channel.session_id
-        logger.warning("session %s: " + message, session, *args, extra=log_extra(session))
-
-    warning = _note
+    def warning(self, message: str, *args: Any) -> None:
+        self._channel.warn(message, *args)
 
 
 _KEY = re.compile(rb"[A-Za-z0-9+/]{22}==")
@@ -406,13 +403,7 @@ class PicowsChannel(WSListener):
         if "client" in self._holds:
             self._leave_behind(f"it received nothing for two periods of {setting}")
             return
-        session = self.session_id
-        logger.warning(
-            "session %s: its client sent nothing for two periods (%s): the connection is cut",
-            session,
-            setting,
-            extra=log_extra(session),
-        )
+        self.warn("its client sent nothing for two periods (%s): the connection is cut", setting)
         self._ws.disconnect(graceful=False)
 
     def shutdown(self) -> None:
@@ -429,7 +420,12 @@ class PicowsChannel(WSListener):
             size = _SIZE.search(explanation)
             self._connection.oversized(int(size[1]) if size else None)
         else:
-            logger.warning("session %s: %s", self.session_id, explanation, extra=log_extra(self.session_id))
+            self.warn("%s", explanation)
+
+    def warn(self, message: str, *args: Any) -> None:
+        """Logs a warning about the session."""
+        session = self.session_id
+        logger.warning("session %s: " + message, session, *args, extra=log_extra(session))
 
     def _assemble(self, kind: WSMsgType, frame: WSFrame) -> None:
         """Collects the fragments of a message, and handles whole frames of the other type (RFC 6455, section 5.4)."""
@@ -461,8 +457,7 @@ class PicowsChannel(WSListener):
     def _violated(self, what: str) -> None:
         """Ends the connection of a client that violates RFC 6455."""
         assert self._connection is not None
-        session = self.session_id
-        logger.warning("session %s: %s: closed", session, what, extra=log_extra(session))
+        self.warn("%s: closed", what)
         self._connection.disconnected()
         self._connection = None
         self.close(CLOSE_PROTOCOL_ERROR, what)
@@ -484,8 +479,7 @@ class PicowsChannel(WSListener):
             return
         error = SlowReader(f"the client does not read its replies: {why}; read continuously, or request less data")
         METER.failed(error)
-        extra = log_extra(self.session_id)
-        logger.warning("session %s: %s: %s", self.session_id, type(error).__name__, error.message, extra=extra)
+        self.warn("%s: %s", type(error).__name__, error.message)
         self._connection.disconnected()
         self._connection = None
         self.close(CLOSE_SLOW_READER, f"{type(error).__name__}: the client does not read its replies")
