@@ -114,7 +114,7 @@ def test_a_full_server_is_told_in_words(enter: Enter) -> None:
         enter(server.url).reset()
         second = enter(server.url, refusals=True)
         second.page.locator("#reset-button").click()
-        expect(second.page.locator(".box.bad")).to_contain_text("Every session of this server is taken")
+        expect(second.page.locator(".box.bad")).to_contain_text("All sessions of this server are in use")
         expect(second.page.locator("#reset-button")).to_be_enabled()
 
 

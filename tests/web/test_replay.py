@@ -100,7 +100,7 @@ def test_a_torn_file_is_told_and_its_readable_part_shown(counter: str, enter: En
     visitor.open(counter, "replay")
     page = visitor.page
     page.locator("#file").set_input_files(file)
-    expect(page.locator(".box.warn")).to_contain_text("line 3 is torn")
+    expect(page.locator(".box.warn")).to_contain_text("line 3 is incomplete")
     assert page.locator(".transition").count() == 2
 
 
@@ -119,7 +119,7 @@ def test_what_is_no_recording_is_refused_in_words(counter: str, enter: Enter, tm
     for content in (b"\x89PNG\0\1\2", b"", b'{"a": 1}\n', b"[]"):
         (tmp_path / "some.bin").write_bytes(content)
         visitor.page.locator("#file").set_input_files(tmp_path / "some.bin")
-        expect(visitor.page.locator(".box.bad")).to_contain_text("no transition that could be read")
+        expect(visitor.page.locator(".box.bad")).to_contain_text("no transition that this page can read")
 
 
 def test_a_file_is_dropped(counter: str, enter: Enter) -> None:

@@ -70,7 +70,7 @@ def test_who_finds_no_session_again_does_not_play_in_that_of_another_tab(enter: 
             client.post("/sessions").raise_for_status()
         page = visitor.page
         page.locator("#reset-button").click()
-        expect(page.locator(".box.bad")).to_contain_text("Every session of this server is taken")
+        expect(page.locator(".box.bad")).to_contain_text("All sessions of this server are in use")
         expect(page.locator("#step-button")).to_be_disabled()
         other.step(1)
         assert "1" in other.observation().inner_text()

@@ -71,7 +71,7 @@ export function App({ play }: { play: Play }) {
         )}
         {phase === 'loading' && <p class="loading">Loading…</p>}
         {metadata && phase !== 'locked' && page === 'play' && (
-          <Boundary otherwise={(error) => <FailureBox failure={new Failure('Answer', `this could not be drawn: ${error.message}`, 200)} />}>
+          <Boundary otherwise={(error) => <FailureBox failure={new Failure('Answer', `this part could not be drawn: ${error.message}`, 200)} />}>
             <PlayPage play={play} />
           </Boundary>
         )}

@@ -38,7 +38,7 @@ test('a torn file is shown up to where it is torn', () => {
   const text = written(EPISODE);
   const read = readRecording(text.slice(0, text.length - 40));
   expect(read.transitions.map((each) => each.step)).toEqual([0, 1, 2]);
-  expect(read.faults).toEqual(['line 4 is torn: the file ends in the middle of it']);
+  expect(read.faults).toEqual(['line 4 is incomplete: the file ends in the middle of it']);
 });
 
 test('lines of something else are named, and missing steps told', () => {

@@ -20,14 +20,14 @@ export interface Wanted {
 export async function request(path: string, wanted: Wanted = {}): Promise<Response> {
   const key = heldKey();
   const headers: Record<string, string> = { ...wanted.headers };
-  if (key !== null && !SENDABLE.test(key)) throw new Failure('Unauthorized', 'the key has characters that no key has', 401, 'client');
+  if (key !== null && !SENDABLE.test(key)) throw new Failure('Unauthorized', 'the key has characters that a key cannot have', 401, 'client');
   if (key !== null) headers.Authorization = `Bearer ${key}`;
   if (wanted.body !== undefined) headers['Content-Type'] = 'application/json';
   let body: string | undefined;
   try {
     body = wanted.body === undefined ? undefined : JSON.stringify(wanted.body);
   } catch (error) {
-    throw new Failure('InvalidAction', `it cannot be written as JSON: ${String(error)}`, 422, 'client');
+    throw new Failure('InvalidAction', `the request cannot be written as JSON: ${String(error)}`, 422, 'client');
   }
   let answer: Response;
   try {
@@ -52,7 +52,7 @@ export async function ask<T>(path: string, wanted: Wanted = {}): Promise<T> {
   try {
     return (await answer.json()) as T;
   } catch {
-    throw new Failure('Answer', `what answers at ${path} is no OpenEnv server, or stopped in the middle`, answer.status);
+    throw new Failure('Answer', `the answer of ${path} is not JSON: this is not an OpenEnv server, or the answer is incomplete`, answer.status);
   }
 }
 

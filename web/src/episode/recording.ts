@@ -28,8 +28,8 @@ export function readRecording(content: string): Recording {
     } catch {
       faults.push(
         index === last
-          ? `line ${index + 1} is torn: the file ends in the middle of it`
-          : `line ${index + 1} is no JSON`,
+          ? `line ${index + 1} is incomplete: the file ends in the middle of it`
+          : `line ${index + 1} is not JSON`,
       );
       return;
     }
@@ -45,7 +45,7 @@ export function readRecording(content: string): Recording {
 function readLine(value: Json): Transition | string {
   if (!isRecord(value)) return 'not an object: a recording has one transition a line';
   if (!('observation' in value)) return 'it has no "observation": is this an episode of openenv?';
-  if (typeof value.step !== 'number' || !Number.isInteger(value.step) || value.step < 0) return '"step" is no count';
+  if (typeof value.step !== 'number' || !Number.isInteger(value.step) || value.step < 0) return '"step" is not a number of steps';
   return {
     episode_id: text(value.episode_id),
     session_id: text(value.session_id),

@@ -25,10 +25,10 @@ export function FailureBox({ failure, onClose }: { failure: Failure; onClose?: (
 function adviceOn(failure: Failure): string {
   if (failure.sessionGone || failure.kind === 'ResetRequired') return 'The history is kept. Reset to begin a new session.';
   if (failure.kind === 'ServerFull' || failure.kind === 'QueueTimeout') {
-    return `Every session of this server is taken. Try again ${failure.retryAfterS ? `in ${failure.retryAfterS} s` : 'in a moment'}, or raise max_sessions.`;
+    return `All sessions of this server are in use. Try again ${failure.retryAfterS ? `in ${failure.retryAfterS} s` : 'in a moment'}, or raise max_sessions.`;
   }
-  if (failure.status === 422) return 'Mend the values named and send them again: the episode has not changed.';
-  if (failure.status === 429) return `Too many wrong keys came from here. Try again ${failure.retryAfterS ? `in ${failure.retryAfterS} s` : 'later'}.`;
-  if (failure.blame === 'environment') return 'The environment itself failed: its traceback is in the log of the server. Reset to go on.';
+  if (failure.status === 422) return 'Correct these values and send them again. The episode has not changed.';
+  if (failure.status === 429) return `This address sent too many wrong keys. Try again ${failure.retryAfterS ? `in ${failure.retryAfterS} s` : 'later'}.`;
+  if (failure.blame === 'environment') return 'The environment failed. The server's log has the traceback. Reset to go on.';
   return '';
 }

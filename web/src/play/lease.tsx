@@ -19,7 +19,7 @@ export function Lease({ play }: { play: Play }) {
   return (
     <div class="box warn" role="status">
       <span class="grow">
-        {over ? 'The session was idle for too long and has ended, or is about to.' : `Without a call the session ends in ${Math.ceil(left)} s.`}
+        {over ? 'The session was idle for too long. It has ended, or ends now.' : `The session ends in ${Math.ceil(left)} s unless it gets a call.`}
       </span>
       <button type="button" class="small" disabled={play.value.busy !== null} onClick={() => void play.keep()}>
         {over ? 'Look' : 'Keep it'}

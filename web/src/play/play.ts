@@ -135,7 +135,7 @@ export class Play extends Store<Playing> {
     }
     const notice = live
       ? 'The server answers again, and your session is still there.'
-      : 'The server was away and is back; your session ended with it. The history is kept. Reset to begin a new session.';
+      : 'The server restarted, and your session ended with it. The history is kept. Reset to begin a new session.';
     this.set({ phase: 'ready', failure: null, live, notice });
   }
 
@@ -235,5 +235,5 @@ function flagOf(observation: Json | undefined, name: string): boolean | null {
 
 function strange(outcome: Outcome | null): string[] {
   const reward: unknown = outcome?.reward;
-  return typeof reward === 'string' ? [`The reward was ${reward}, which is no number to draw.`] : [];
+  return typeof reward === 'string' ? [`The reward was ${reward}, which is not a number: the curve leaves it out.`] : [];
 }

@@ -27,7 +27,7 @@ export function ResetForm({ schema, seedable, tasksOf, busy, disabled, faults, a
     <>
       {listed && <TaskPicker environment={tasksOf} disabled={disabled} onPick={setTask} />}
       <SchemaForm name="reset" schema={wanted} disabled={disabled} faults={faults} onSubmit={(given) => onReset({ ...given, ...task })}>
-        {!seedable && <p class="hint">This environment takes no seed.</p>}
+        {!seedable && <p class="hint">This environment does not take a seed.</p>}
         <button type="submit" class={again ? '' : 'main'} id="reset-button" disabled={disabled} aria-busy={busy}>
           {busy ? 'Resetting…' : again ? 'Reset: a new episode' : 'Reset: begin an episode'}
         </button>

@@ -31,7 +31,7 @@ export function ReplayPage({ metadata }: { metadata: Metadata | null }) {
     }
     const read = readRecording(await file.text());
     if (read.transitions.length === 0) {
-      setRefused(`${file.name} holds no transition that could be read. ${read.faults.slice(0, 3).join('; ')}`);
+      setRefused(`${file.name} has no transition that this page can read. ${read.faults.slice(0, 3).join('; ')}`);
     } else setRecording(read);
   };
   return (
@@ -51,7 +51,7 @@ export function ReplayPage({ metadata }: { metadata: Metadata | null }) {
         {recording && recording.faults.length > 0 && (
           <div class="box warn" role="alert">
             <div class="grow">
-              What could be read is shown. Not all of {name} could:
+              {name} could be read only in part:
               <ul>{recording.faults.map((fault) => <li>{fault}</li>)}</ul>
             </div>
           </div>

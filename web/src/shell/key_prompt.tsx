@@ -19,12 +19,12 @@ export function KeyPrompt({ refused, failure, onKey }: { refused: boolean; failu
   return (
     <form class="prompt" onSubmit={(event) => void send(event)} aria-labelledby="key-title">
       <h2 id="key-title">This server asks for a key</h2>
-      <p class="hint" id="key-hint">It was printed when the server was started, or is one of its OPENENV_API_KEYS. It stays in this tab and is forgotten with it.</p>
+      <p class="hint" id="key-hint">The server printed it at its start, or it is one of its OPENENV_API_KEYS. This tab keeps it until you close the tab.</p>
       <div class="field">
         <label for="key">Key</label>
         <input ref={input} id="key" type="password" autocomplete="off" value={key} aria-invalid={refused} aria-describedby="key-hint key-fault" onInput={(event) => setKey(event.currentTarget.value)} />
         <p class="fault" id="key-fault" role="alert">
-          {limited ? failure.message : refused && !busy ? 'The server does not take this key.' : ''}
+          {limited ? failure.message : refused && !busy ? 'The server rejects this key.' : ''}
         </p>
       </div>
       <button type="submit" class="main" disabled={busy || !key.trim()}>{busy ? 'Asking…' : 'Go on'}</button>

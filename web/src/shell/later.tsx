@@ -19,7 +19,7 @@ export function later<P extends object>(load: Load<P>): ComponentType<P> {
         () => setFailed(true),
       );
     }, []);
-    if (failed) return <div class="box bad" role="alert">This page could not be fetched: the server is away, or has another version now. Load it again.</div>;
+    if (failed) return <div class="box bad" role="alert">This page could not be loaded: the server does not answer, or has another version now. Reload it.</div>;
     const Found = found;
     return Found ? <Found {...props} /> : <p class="loading">Loading…</p>;
   };
