@@ -20,7 +20,7 @@ from openenv.messages import (
     WSStateResponse,
     WSStepMessage,
 )
-from openenv.protocol import ServerProtocol
+from openenv.protocol.server import ServerProtocol
 from openenv.types import Action, BaseMessage
 
 INCOMING = TypeAdapter(WSIncomingMessage)

@@ -26,10 +26,9 @@ from typing_extensions import TypedDict
 
 from openenv.client.payloads import dump_action, parse_observation, parse_state
 from openenv.errors import InvalidAction, OpenEnvError, ProtocolViolation, StepFailed
-from openenv.protocol import encode_observation, encode_state
 from openenv.protocol.client import ClientProtocol
 from openenv.protocol.codecs import codec_of
-from openenv.protocol.encoding import encode_outcome, encode_state_fields
+from openenv.protocol.encoding import encode_observation, encode_outcome, encode_state, encode_state_fields
 from openenv.protocol.server import ActionReader, ServerProtocol
 from openenv.types import Action, Observation, State
 

@@ -11,7 +11,8 @@ import sys
 from pydantic import field_validator
 
 from openenv.errors import OpenEnvError, ProtocolViolation
-from openenv.protocol import ClientProtocol, ServerProtocol
+from openenv.protocol.client import ClientProtocol
+from openenv.protocol.server import ServerProtocol
 from openenv.types import Action
 
 __all__ = ["main", "one_input"]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import sys
 
 from openenv.errors import InvalidAction, OpenEnvError, ProtocolViolation
-from openenv.protocol import SUBPROTOCOLS, ClientProtocolV2, Event, ServerProtocolV2, codec_of
+from openenv.protocol.client import ClientProtocolV2, Event
+from openenv.protocol.codecs import SUBPROTOCOLS, codec_of
 from openenv.protocol.messages import MAX_ID, BatchOp, Op, RefusedOp, StepOp
+from openenv.protocol.server import ServerProtocolV2
 
 from .fuzz_v1 import Turn
 

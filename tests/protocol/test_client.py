@@ -10,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from openenv import errors
 from openenv.errors import OpenEnvError, ProtocolViolation
-from openenv.protocol import ClientProtocol, ServerProtocol
+from openenv.protocol.client import ClientProtocol
+from openenv.protocol.server import ServerProtocol
 from openenv.types import State
 
 from .examples import Board, Move, finite_objects, json_objects, moves, observations
@@ -38,7 +39,7 @@ class TestRequests:
     def test_bytes(self, kind, data, sent):
         written, request = ClientProtocol().send(kind, data)
         assert written == sent
-        assert request.kind == kind
+        assert request.op == kind
 
     def test_close_expects_no_reply(self):
         client = ClientProtocol()
@@ -271,7 +272,7 @@ class ConversationMachine(RuleBasedStateMachine):
             reply = self.client.receive(server.error(errors.StepFailed(str(request.waiter))))
             assert (reply.error.message, reply.payload) == (str(request.waiter), {})
         else:
-            reply = self.client.receive(frame(REPLIES[request.kind], {"n": request.waiter}))
+            reply = self.client.receive(frame(REPLIES[request.op], {"n": request.waiter}))
             assert (reply.error, reply.payload) == (None, {"n": request.waiter})
         assert reply.request is request
 

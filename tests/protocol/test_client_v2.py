@@ -10,8 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from openenv import errors
 from openenv.errors import ProtocolViolation
-from openenv.protocol import SUBPROTOCOLS, Answer, ClientProtocolV2, Event, ServerProtocolV2, codec_of
+from openenv.protocol.client import Answer, ClientProtocolV2, Event
+from openenv.protocol.codecs import SUBPROTOCOLS, codec_of
 from openenv.protocol.messages import RefusedOp, ResetOp, StepOp
+from openenv.protocol.server import ServerProtocolV2
 from openenv.types import State
 
 from .examples import Board, Move, finite_objects, observations

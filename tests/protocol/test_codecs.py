@@ -22,8 +22,8 @@ from hypothesis.extra import numpy as arrays
 from pydantic import BaseModel, ConfigDict, field_serializer, model_serializer
 
 from openenv.errors import InvalidMessage
-from openenv.protocol import SUBPROTOCOLS, codec_of
 from openenv.protocol.arrays import ELEMENT_SIZES, pack_array
+from openenv.protocol.codecs import SUBPROTOCOLS, codec_of
 
 codecs = pytest.mark.parametrize("codec", [*map(codec_of, SUBPROTOCOLS)], ids=["msgpack", "json"])
 DEEP = 100_000

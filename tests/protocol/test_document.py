@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from openenv import errors
-from openenv.protocol import SUBPROTOCOLS, ServerProtocolV2, codec_of
+from openenv.protocol.codecs import SUBPROTOCOLS, codec_of
 from openenv.protocol.messages import (
     EVENTS,
     OPS,
@@ -24,6 +24,7 @@ from openenv.protocol.messages import (
     RefusedOp,
     StateReply,
 )
+from openenv.protocol.server import ServerProtocolV2
 from openenv.types import Observation, State
 
 ROOT = Path(__file__).parent.parent.parent

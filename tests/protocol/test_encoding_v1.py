@@ -15,7 +15,7 @@ from hypothesis import given
 from pydantic import BaseModel, ConfigDict, field_serializer
 
 from openenv.errors import StepFailed
-from openenv.protocol import encode_observation, encode_state
+from openenv.protocol.encoding import encode_observation, encode_state
 from openenv.types import Observation, State
 
 from .examples import Board, observations

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, PrivateAttr, RootModel, computed_field, field_serializer, model_serializer
 
 from openenv.errors import StepFailed
-from openenv.protocol import SUBPROTOCOLS, ServerProtocolV2, codec_of, encode_observation, encode_state
+from openenv.protocol.codecs import SUBPROTOCOLS, codec_of
+from openenv.protocol.encoding import encode_observation, encode_state
+from openenv.protocol.server import ServerProtocolV2
 from openenv.types import Observation, State
 
 from .examples import Board, observations, trees

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from openenv.protocol import SUBPROTOCOLS, choose, codec_of
+from openenv.protocol.codecs import SUBPROTOCOLS, choose, codec_of
 
 
 @pytest.mark.parametrize(

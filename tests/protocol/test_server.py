@@ -12,8 +12,9 @@ from pydantic_core import PydanticCustomError
 
 from openenv import errors
 from openenv.errors import InvalidAction, InvalidMessage, OpenEnvError, StepFailed, UnknownMessage
-from openenv.protocol import ClientProtocol, ServerProtocol
+from openenv.protocol.client import ClientProtocol
 from openenv.protocol.errors import MOST_FAULTS
+from openenv.protocol.server import ServerProtocol
 from openenv.types import Action, Observation, State
 
 from .examples import Move, json_objects

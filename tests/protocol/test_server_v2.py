@@ -13,8 +13,8 @@ from pydantic import ConfigDict, Field, field_validator
 
 from openenv import errors
 from openenv.errors import InvalidAction, InvalidMessage, OpenEnvError, UnknownMessage, UsageError
-from openenv.protocol import SUBPROTOCOLS, ServerProtocolV2, codec_of
 from openenv.protocol.client import error_of
+from openenv.protocol.codecs import SUBPROTOCOLS, codec_of
 from openenv.protocol.messages import (
     MAX_ID,
     OPS,
@@ -35,6 +35,7 @@ from openenv.protocol.messages import (
     StepOp,
     TasksOp,
 )
+from openenv.protocol.server import ServerProtocolV2
 from openenv.types import Action
 
 from .examples import Move, json_objects, moves

@@ -19,11 +19,10 @@ from openenv.client import EnvClient, memory
 from openenv.client.payloads import dump_action, parse_observation, parse_state
 from openenv.environment import Environment
 from openenv.errors import StepFailed
-from openenv.protocol import encode_observation, encode_state
 from openenv.protocol.arrays import pack_array, unpack_array
 from openenv.protocol.client import ClientProtocol
 from openenv.protocol.codecs import codec_of
-from openenv.protocol.encoding import encode_outcome, encode_state_fields
+from openenv.protocol.encoding import encode_observation, encode_outcome, encode_state, encode_state_fields
 from openenv.protocol.server import ActionReader, ServerProtocol
 from openenv.server import create_app
 from openenv.types import Action, Observation, State

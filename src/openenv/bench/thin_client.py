@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from .._http import reason_of
 from ..client.endpoints import websocket_url
 from ..errors import ConnectionFailed, ConnectionLost, ConnectTimeout, OpenEnvError, ProtocolViolation, StepTimeout
-from ..protocol import ClientProtocol
+from ..protocol.client import ClientProtocol
 from ..providers.gateway import HEADER
 
 

@@ -16,8 +16,7 @@ from ..errors import (
     SessionLost,
     StepTimeout,
 )
-from ..protocol import ClientProtocol
-from ..protocol.client import ClientProtocolV2, Event, RequestV2, error_of
+from ..protocol.client import ClientProtocol, ClientProtocolV2, Event, Request, error_of
 from ..protocol.codecs import Codec, codec_of
 from .endpoints import ANY_SERVER, Affinity
 from .payloads import unwritable_error
@@ -143,7 +142,7 @@ class Waiter(Protocol):
 class ReplyFuture(asyncio.Future[Payload]):
     """The reply to one request. Cancelling it asks the server to stop the work."""
 
-    request: RequestV2
+    request: Request
 
     def __init__(self, link: ClientConnectionV2):
         super().__init__(loop=link.loop)
@@ -264,7 +263,7 @@ class ClientConnectionV2:
         fields: Mapping[str, Any],
         on_frame: Callable[[Payload, bool], None],
         on_error: Callable[[OpenEnvError], None],
-    ) -> RequestV2:
+    ) -> Request:
         """Sends a request that is answered by one frame or several. Raises as `request` does.
 
         Args:
@@ -275,7 +274,7 @@ class ClientConnectionV2:
         """
         return self.ask(op, fields, _Stream(on_frame, on_error))
 
-    def ask(self, op: str, fields: Mapping[str, Any], waiter: Waiter) -> RequestV2:
+    def ask(self, op: str, fields: Mapping[str, Any], waiter: Waiter) -> Request:
         """Sends a request, as `request` does.
 
         Args:
@@ -299,7 +298,7 @@ class ClientConnectionV2:
         if self.error is None:
             self.ask(op, fields, _IGNORE_REPLY)
 
-    def cancel(self, request: RequestV2) -> None:
+    def cancel(self, request: Request) -> None:
         """Drops the reply of a request, and asks the server to stop its work."""
         request.abandoned = True
         self.post("cancel", {"target": request.id})

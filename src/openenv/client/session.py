@@ -24,7 +24,7 @@ from ..errors import (
     TooManyCalls,
     UnknownSession,
 )
-from ..protocol.client import RequestV2, error_of
+from ..protocol.client import Request, error_of
 from .connection import (
     LATE_S,
     CallKind,
@@ -365,7 +365,7 @@ class _PendingCall(asyncio.Future[Payload]):
         self.data = data
         self.due = due
         self.seq = 0
-        self.request: RequestV2 | None = None
+        self.request: Request | None = None
         self._session = session
 
     def answer(self, payload: Payload, _more: bool) -> None:

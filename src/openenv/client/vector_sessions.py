@@ -19,7 +19,7 @@ from ..errors import (
     SessionLost,
     UsageError,
 )
-from ..protocol.client import RequestV2, error_of
+from ..protocol.client import Request, error_of
 from .connection import LATE_S, CallKind, ClientConnectionV2, Payload, call_timeout, deadline_of, session_lost
 from .session import ClientSessionState, Resumption, SessionGroup, new_secret
 
@@ -492,7 +492,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
         for begin in range(0, len(calls), most):
             self._send(calls[begin : begin + most], entries[begin : begin + most], batch)
 
-    def _withdraw(self, link: ClientConnectionV2, request: RequestV2, entries: list[BatchEntry]) -> None:
+    def _withdraw(self, link: ClientConnectionV2, request: Request, entries: list[BatchEntry]) -> None:
         """Has the server stop the work of a batch. Its replies still come, and name the sessions to close."""
         link.post("cancel", {"target": request.id})
         for entry in entries:

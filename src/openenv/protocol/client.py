@@ -22,28 +22,33 @@ class Request:
     """One request that awaits its reply.
 
     Attributes:
-        kind: `reset`, `step`, `state` or `mcp`.
+        id: Its number on the connection; 0 in v1, which has no numbers.
+        op: The name of the operation; in v1 the `type` of the message.
         waiter: An object of the caller, returned with the reply; this module never uses it.
-        abandoned: Whether the caller no longer waits, so that the reply is dropped.
+        abandoned: Whether the caller no longer waits; the reply still arrives.
     """
 
-    kind: str
+    id: int
+    op: str
     waiter: Any = None
     abandoned: bool = False
 
 
-class Reply(NamedTuple):
-    """A frame from the server.
+class Answer(NamedTuple):
+    """A reply, or one frame of several to a batch.
 
     Attributes:
-        request: The request it answers; None for an error that the server sent unasked (a refused session).
-        payload: The `data` object, if the request succeeded.
+        request: The request it answers; None for an error that does not answer a particular request, such as the
+            refusal of a session in v1.
+        payload: The fields of the result, if the request succeeded; in v1 its `data`.
         error: The error that the server reports, if the request failed.
+        more: Whether further frames for the same request follow.
     """
 
     request: Request | None
     payload: dict[str, Any]
     error: OpenEnvError | None
+    more: bool
 
 
 class ClientProtocol:
@@ -76,7 +81,7 @@ class ClientProtocol:
                 frame = to_json(portable_v1(message), inf_nan_mode="constants")
             except UNWRITABLE as error:
                 raise ValueError(f"cannot be written as JSON: {error}") from error
-        request = Request(kind, waiter)
+        request = Request(0, kind, waiter)
         self._requests.append(request)
         return frame, request
 
@@ -90,7 +95,7 @@ class ClientProtocol:
         """The frame that ends the session. It gets no reply."""
         return b'{"type":"close"}'
 
-    def receive(self, frame: bytes | str) -> Reply:
+    def receive(self, frame: bytes | str) -> Answer:
         """Reads one frame and finds the request it answers.
 
         Raises:
@@ -104,53 +109,20 @@ class ClientProtocol:
             raise ProtocolViolation(f"the server sent a frame that is not a reply: {frame[:200]!r}") from None
         request = self._requests.popleft() if self._requests else None
         if kind == "error" and isinstance(payload, dict):
-            return Reply(request, {}, from_wire(payload))
-        if request is None or kind != _REPLY_TYPES[request.kind] or not isinstance(payload, dict):
+            return Answer(request, {}, from_wire(payload), False)
+        if request is None or kind != _REPLY_TYPES[request.op] or not isinstance(payload, dict):
             asked = "nothing"
             if request is not None:
-                asked = request.kind
+                asked = request.op
                 self._requests.appendleft(request)  # still unanswered, so `abandon_all` must find it
             raise ProtocolViolation(f"the server answered {asked} with a message of type {kind!r}")
-        return Reply(request, payload, None)
+        return Answer(request, payload, None, False)
 
     def abandon_all(self) -> list[Request]:
         """Forgets every request, for a connection that has ended. Returns those for which a caller waits."""
         wanted = [request for request in self._requests if not request.abandoned]
         self._requests.clear()
         return wanted
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class RequestV2:
-    """One request that awaits its reply.
-
-    Attributes:
-        id: Its number on the connection.
-        op: The name of the operation.
-        waiter: An object of the caller, returned with the reply; this module never uses it.
-        abandoned: Whether the caller no longer waits; the reply still arrives.
-    """
-
-    id: int
-    op: str
-    waiter: Any = None
-    abandoned: bool = False
-
-
-class Answer(NamedTuple):
-    """A reply, or one frame of several to a batch.
-
-    Attributes:
-        request: The request it answers; None for an error that does not answer a particular request.
-        payload: The fields of the result, if the request succeeded.
-        error: The error that the server reports, if the request failed.
-        more: Whether further frames for the same request follow.
-    """
-
-    request: RequestV2 | None
-    payload: dict[str, Any]
-    error: OpenEnvError | None
-    more: bool
 
 
 class Event(NamedTuple):
@@ -171,14 +143,14 @@ class ClientProtocolV2:
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
         self._last_id = 0
-        self._requests: dict[int, RequestV2] = {}
+        self._requests: dict[int, Request] = {}
 
     @property
     def outstanding(self) -> int:
         """The number of requests whose last reply is still to come, including abandoned ones."""
         return len(self._requests)
 
-    def request(self, op: str, fields: Mapping[str, Any], waiter: Any = None) -> tuple[bytes, RequestV2]:
+    def request(self, op: str, fields: Mapping[str, Any], waiter: Any = None) -> tuple[bytes, Request]:
         """Makes the frame of a request and remembers that its reply is due.
 
         Args:
@@ -192,10 +164,10 @@ class ClientProtocolV2:
         number = self._last_id + 1
         frame = self.codec.encode({"id": number, "op": op, **fields})
         self._last_id = number
-        request = self._requests[number] = RequestV2(number, op, waiter)
+        request = self._requests[number] = Request(number, op, waiter)
         return frame, request
 
-    def withdraw(self, request: RequestV2) -> None:
+    def withdraw(self, request: Request) -> None:
         """Forgets a request, because it was not sent."""
         del self._requests[request.id]
 
@@ -218,7 +190,7 @@ class ClientProtocolV2:
             return Event(name, message)
         return self._answer(message)
 
-    def abandon_all(self) -> list[RequestV2]:
+    def abandon_all(self) -> list[Request]:
         """Forgets every request, for a connection that has ended. Returns those for which a caller waits."""
         wanted = [request for request in self._requests.values() if not request.abandoned]
         self._requests.clear()

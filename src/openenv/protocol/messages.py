@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -145,7 +145,7 @@ class McpOp(Op, tag="mcp"):
     deadline_s: Deadline | None = None
 
 
-BatchableOp = OpenOp | ResetOp | StepOp | StateOp | CloseOp | ForkOp | RestoreOp | CallToolOp | McpOp
+BatchableOp = OpenOp | ResetOp | StepOp | StateOp | CallToolOp | McpOp | ForkOp | RestoreOp | CloseOp
 
 
 class CancelOp(Op, tag="cancel"):
@@ -197,34 +197,9 @@ Message = (
     | SchemaOp
 )
 
-OPS: dict[str, type[Op]] = {
-    "open": OpenOp,
-    "attach": AttachOp,
-    "reset": ResetOp,
-    "step": StepOp,
-    "state": StateOp,
-    "call": CallToolOp,
-    "mcp": McpOp,
-    "fork": ForkOp,
-    "restore": RestoreOp,
-    "tasks": TasksOp,
-    "batch": BatchOp,
-    "cancel": CancelOp,
-    "close": CloseOp,
-    "heartbeat": HeartbeatOp,
-    "schema": SchemaOp,
-}
-CALLS: dict[str, type[Op]] = {
-    "open": OpenOp,
-    "reset": ResetOp,
-    "step": StepOp,
-    "state": StateOp,
-    "call": CallToolOp,
-    "mcp": McpOp,
-    "fork": ForkOp,
-    "restore": RestoreOp,
-    "close": CloseOp,
-}
+# The types of requests, and of the calls of a batch, by the name of the operation.
+OPS: dict[str, type[Op]] = {op.__struct_config__.tag: op for op in get_args(Message)}
+CALLS: dict[str, type[Op]] = {op.__struct_config__.tag: op for op in get_args(BatchableOp)}
 
 
 class RefusedOp(NamedTuple):

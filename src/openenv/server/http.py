@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import messages
 from ..errors import OpenEnvError, StepTimeout, UsageError
-from ..protocol import encode_observation, encode_state
+from ..protocol.encoding import encode_observation, encode_state
 from ..protocol.errors import UNSEEDED
 from ..runtime.executor import Done
 from ..runtime.manager import opened_session, result_of

@@ -14,11 +14,10 @@ from .. import __version__
 from .._asyncio import on_thread
 from ..environment import Environment, metadata_of
 from ..errors import ConcurrencyConfigurationError, InvalidAction, InvalidArgument
-from ..protocol import ServerProtocol
 from ..protocol.codecs import codec_of
 from ..protocol.contract import Contract, contract_of
 from ..protocol.json_schema import schema_of
-from ..protocol.server import ActionReader, ServerProtocolV2
+from ..protocol.server import ActionReader, ServerProtocol, ServerProtocolV2
 from ..recording import Recorder, RecordingLimits, Subject
 from ..runtime.admission import Limits
 from ..runtime.manager import SessionManager

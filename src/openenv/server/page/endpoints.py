@@ -14,7 +14,7 @@ from pydantic_core import to_json
 from ... import __version__
 from ...errors import InvalidAction, OpenEnvError, ResetRequired, SessionLost, StepFailed, UnknownSession, UsageError
 from ...messages import ResetRequest, StepRequest
-from ...protocol import encode_state
+from ...protocol.encoding import encode_state
 from ...protocol.errors import error_facts
 from ...runtime.profile import class_of
 from ...runtime.session import Session

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 
 from ..._asyncio import run_without_loop
 from ...errors import OpenEnvError
-from ...protocol import encode_observation, encode_state
+from ...protocol.encoding import encode_observation, encode_state
 from ...protocol.errors import UNSEEDED
 from ...runtime.executor import Done, error_text
 from ...runtime.session import Session
