@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from .._exceptions import from_signal
 from ..errors import StepFailed
 from .codecs import Body, Codec, is_plain
-from .errors import unsendable_error
+from .errors import raise_unsendable
 from .values import (
     UNWRITABLE,
     fields_of,
@@ -89,12 +88,8 @@ def encode_observation(
         if has_truncated and observation.truncated is True:
             closing += b',"truncated":true'
         return b"".join((before, b'{"observation":', fields, b',"reward":', number, closing, b"}", after))
-    except StepFailed:
-        raise
-    except BaseException as error:  # foreign code: reading its values may raise any exception
-        if from_signal(error):
-            raise
-        raise unsendable_error(observation, error) from error
+    except BaseException as error:  # noqa: BLE001 - foreign code: reading its values may raise any exception
+        raise_unsendable(observation, error)
 
 
 def _encode_mapping(
@@ -104,7 +99,7 @@ def _encode_mapping(
         values = mapping(observation)
         fields = _json({key: value for key, value in values.items() if key not in _BESIDE})
     except UNWRITABLE as error:
-        raise StepFailed(_explain(observation, _mapping, _json, error, _AS_JSON)) from error
+        raise StepFailed(_explain(observation, _json, error, _AS_JSON)) from error
     reward = values.get("reward")
     metadata = {**(values.get("metadata") or {}), **notes} if notes else values.get("metadata")
     return b'{"observation":%b,"reward":%b,"done":%b%b%b}' % (
@@ -123,25 +118,17 @@ def encode_state(state: Any) -> bytes:
         StepFailed: A field cannot be written as JSON; the message names it.
     """
     try:
-        return _encode_state(state)
-    except StepFailed:
-        raise
-    except BaseException as error:  # as above
-        if from_signal(error):
-            raise
-        raise unsendable_error(state, error) from error
-
-
-def _encode_state(state: Any) -> bytes:
-    try:
-        if isinstance(state, BaseModel):
-            try:
-                return state.__pydantic_serializer__.to_json(state, warnings=False)
-            except UNWRITABLE:
-                return _json(_portable_fields(state))
-        return _json(_mapping(state))
-    except UNWRITABLE as error:
-        raise StepFailed(_explain(state, _mapping, _json, error, _AS_JSON)) from error
+        try:
+            if isinstance(state, BaseModel):
+                try:
+                    return state.__pydantic_serializer__.to_json(state, warnings=False)
+                except UNWRITABLE:
+                    return _json(_portable_fields(state))
+            return _json(dict(mapping_of(state)))
+        except UNWRITABLE as error:
+            raise StepFailed(_explain(state, _json, error, _AS_JSON)) from error
+    except BaseException as error:  # noqa: BLE001 - as above
+        raise_unsendable(state, error)
 
 
 def _json(value: Any) -> bytes:
@@ -175,17 +162,11 @@ def _mapping(value: Any) -> dict[str, Any]:
     return dict(mapping_of(value))
 
 
-def _explain(
-    value: Any,
-    fields_of: Callable[[Any], Mapping[str, Any]],
-    write: Callable[[Any], object],
-    error: Exception,
-    words: str = "",
-) -> str:
+def _explain(value: Any, write: Callable[[Any], object], error: Exception, words: str = "") -> str:
     """Finds the field that cannot be encoded, after the whole failed. `words` precede the error of `write`."""
     kind = type(value).__name__
     try:
-        fields = dict(value) if isinstance(value, BaseModel) else fields_of(value)
+        fields = dict(value) if isinstance(value, BaseModel) else mapping_of(value)
     except TypeError:
         return str(error)
     for name, content in fields.items():
@@ -266,7 +247,7 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
             try:
                 fields, has_terminated = _read_fields(observation)
             except UNWRITABLE as error:
-                raise StepFailed(_explain(observation, mapping_of, codec.encode, error)) from error
+                raise StepFailed(_explain(observation, codec.encode, error)) from error
         reward = fields.pop("reward", None)
         if reward is not None and not (type(reward) is float and isfinite(reward)):
             reward = finite_reward(reward)
@@ -289,13 +270,9 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
         try:
             return codec.body(reply, plain)
         except ValueError as error:
-            raise StepFailed(_explain(observation, mapping_of, codec.encode, error)) from error
-    except StepFailed:
-        raise
-    except BaseException as error:  # foreign code: reading its values may raise any exception
-        if from_signal(error):
-            raise
-        raise unsendable_error(observation, error) from error
+            raise StepFailed(_explain(observation, codec.encode, error)) from error
+    except BaseException as error:  # noqa: BLE001 - foreign code: reading its values may raise any exception
+        raise_unsendable(observation, error)
 
 
 def encode_state_fields(state: Any, codec: Codec) -> Body:
@@ -308,13 +285,9 @@ def encode_state_fields(state: Any, codec: Codec) -> Body:
         fields = _fields_of(state) if isinstance(state, BaseModel) else mapping_of(state)
         return codec.body({"ok": True, "state": fields})
     except UNWRITABLE as error:
-        raise StepFailed(_explain(state, mapping_of, codec.encode, error)) from error
-    except StepFailed:
-        raise
-    except BaseException as error:  # as above
-        if from_signal(error):
-            raise
-        raise unsendable_error(state, error) from error
+        raise StepFailed(_explain(state, codec.encode, error)) from error
+    except BaseException as error:  # noqa: BLE001 - as above
+        raise_unsendable(state, error)
 
 
 def _read_fields(observation: Any) -> tuple[dict[str, Any], bool]:

@@ -6,10 +6,11 @@ import logging
 from collections.abc import Mapping, Set
 from math import isfinite
 from traceback import format_exception_only
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic_core import to_jsonable_python
 
+from .._exceptions import from_signal
 from ..errors import OpenEnvError, StepFailed
 from ..telemetry.logs import warn_once
 
@@ -38,10 +39,15 @@ def error_facts(error: OpenEnvError) -> dict[str, Any]:
     return facts
 
 
-def unsendable_error(value: Any, error: BaseException) -> StepFailed:
-    """The error for a value of an environment that raised an exception while it was encoded."""
+def raise_unsendable(value: Any, error: BaseException) -> NoReturn:
+    """Raises `StepFailed` for a value of an environment that raised an exception while it was encoded.
+
+    Raises `error` itself if it is a `StepFailed`, which has the reason, or if a signal raised it.
+    """
+    if isinstance(error, StepFailed) or from_signal(error):
+        raise error
     said = format_exception_only(error)[-1].strip()
-    return StepFailed(f"{type(value).__name__} cannot be sent, since reading it raised {said}")
+    raise StepFailed(f"{type(value).__name__} cannot be sent, since reading it raised {said}") from error
 
 
 def place_of(place: list[Any]) -> list[Any]:

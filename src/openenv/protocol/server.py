@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, cast, get_args
 
@@ -15,12 +15,12 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from typing_extensions import TypedDict  # before Python 3.12, pydantic does not support typing's
 
 from .._exceptions import from_signal
-from ..errors import InvalidAction, InvalidMessage, OpenEnvError, StepFailed, UnknownMessage, UsageError
+from ..errors import InvalidAction, InvalidMessage, OpenEnvError, UnknownMessage, UsageError
 from .arrays import list_of
-from .codecs import Body, Codec, Result, has_marks, is_plain
+from .codecs import Body, Codec, has_marks, is_plain
 from .coercion import coercer_of
 from .encoding import encode_observation, encode_outcome, encode_state, encode_state_fields
-from .errors import MOST_FAULTS, UNSEEDED, error_facts, place_of, too_many_faults, unsendable_error
+from .errors import MOST_FAULTS, UNSEEDED, error_facts, place_of, raise_unsendable, too_many_faults
 from .jsonrpc import encode
 from .messages import CALLS, MAX_ID, OPS, BatchableOp, BatchOp, Message, Op, RefusedOp
 from .values import encode_plain
@@ -379,6 +379,7 @@ class ServerProtocolV2:
         action: Reads an action.
         observation: The reply to reset and step (`encode_outcome`).
         state: The reply to state (`encode_state_fields`).
+        reply, results: The frame of one reply, and of results of a batch (`Codec`).
     """
 
     def __init__(self, action_type: Any, codec: Codec, max_batch: int):
@@ -386,6 +387,7 @@ class ServerProtocolV2:
         self.action = ActionReader(action_type, codec)
         self.observation: Callable[..., Body] = partial(encode_outcome, codec=codec)
         self.state: Callable[[Any], Body] = partial(encode_state_fields, codec=codec)
+        self.reply, self.results = codec.reply, codec.results
         self._max_batch = max_batch
         self._decode = codec.decoder(Message)
         self._inspector = Inspector(codec, max_batch)
@@ -430,28 +432,12 @@ class ServerProtocolV2:
         """The reply to mcp: a result or an error of JSON-RPC. Raises `StepFailed` if it cannot be sent."""
         try:
             return self.ok({"reply": reply})
-        except (StepFailed, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # foreign code: reading its values may raise any exception
-            raise unsendable_error(reply, error) from error
+        except BaseException as error:  # noqa: BLE001 - foreign code: reading its values may raise any exception
+            raise_unsendable(reply, error)
 
     def error(self, error: OpenEnvError) -> Body:
         """The reply that reports an error."""
         return self.codec.body({"error": error_facts(error)})
-
-    def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002 - what the wire calls it
-        """A complete frame; without an id, of an error that does not answer a particular request."""
-        return self.codec.reply(id, body)
-
-    def results(self, id: int, items: Iterable[Result], more: bool) -> bytes:  # noqa: A002
-        """A frame of results of a batch.
-
-        Args:
-            id: The id of the batch.
-            items: For each ready call: its index in `calls`, its session if it has one, its reply.
-            more: Whether later frames have further calls.
-        """
-        return self.codec.results(id, items, more)
 
     def event(self, name: str, fields: Mapping[str, Any]) -> bytes:
         """The frame of an event, which answers no request."""
