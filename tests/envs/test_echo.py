@@ -87,7 +87,7 @@ def test_a_bad_action_is_refused_and_the_session_goes_on():
 def test_it_describes_itself():
     with TestClient(app) as client:
         metadata = client.get("/metadata").json()
-        assert metadata["name"] == "EchoEnvironment"
+        assert metadata["name"] == "echo"
         assert "# Echo environment" in metadata["readme_content"]
         assert client.get("/schema").json()["action"]["required"] == ["message"]
 

@@ -107,6 +107,26 @@ def test_the_readme_of_a_project_is_found_above_its_module(project, nothing_conf
             del sys.modules[name]
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "version"),
+    [
+        ("name: garden\nversion: 0.3.0\n", "garden", "0.3.0"),
+        ("name: garden\n", "garden", "1.0.0"),
+        ("- [\n", "Garden", "1.0.0"),
+        ("- 1\n", "Garden", "1.0.0"),
+    ],
+)
+def test_the_manifest_of_a_project_names_it(project, nothing_configured, text, name, version):
+    (project / "openenv.yaml").write_text(text)
+    try:
+        module = importlib.import_module("garden_env.server.garden_environment")
+        told = load_environment_metadata(module.Garden)
+        assert (told.name, told.version, told.description) == (name, version, "Garden environment")
+    finally:
+        for each in [each for each in sys.modules if each.partition(".")[0] == "garden_env"]:
+            del sys.modules[each]
+
+
 @pytest.mark.parametrize("module", ["__main__", "typed.in.somewhere"])
 def test_a_class_that_is_in_no_file(monkeypatch, module):
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)  # as in a notebook

@@ -46,8 +46,8 @@ async def environment_metadata(server: EnvironmentServer) -> EnvironmentMetadata
         EnvironmentFailed: `get_metadata` or the constructor raised.
     """
     cls = class_of(server.env_factory)
-    if cls is not None and getattr(cls, "get_metadata", None) in (None, Environment.get_metadata):
-        metadata = metadata_of(cls)
+    if cls is not None and not describes_itself(cls):
+        metadata = description_of(cls)
     else:
         async with opened_session(server.manager) as session:
             info = await result_of(lambda done: session.call(_ask, None, done))
@@ -71,6 +71,29 @@ def with_readme(
         candidates += [place / "README.md" for place in places if (place / "openenv.yaml").exists()]
         metadata.readme_content = _first_text([*candidates, CONTAINER_README], README_BYTES)
     return metadata
+
+
+def describes_itself(cls: type[Any]) -> bool:
+    """Whether the class has its own `get_metadata`, which only an instance can answer."""
+    return getattr(cls, "get_metadata", None) not in (None, Environment.get_metadata)
+
+
+def description_of(cls: type[Any]) -> EnvironmentMetadata:
+    """Name, description and version from the project's openenv.yaml; without one, from the class."""
+    metadata = metadata_of(cls)
+    text = _first_text((place / "openenv.yaml" for place in places_of(cls)), README_BYTES)
+    if text is None:
+        return metadata
+    import yaml  # noqa: PLC0415 - only projects have the file
+
+    try:
+        facts = yaml.safe_load(text)
+    except yaml.YAMLError:  # `openenv validate` says where
+        return metadata
+    known = facts if isinstance(facts, dict) else {}
+    return metadata.model_copy(
+        update={key: str(known[key]) for key in ("name", "description", "version") if known.get(key)}
+    )
 
 
 def places_of(cls: type[Any]) -> list[Path]:
@@ -102,7 +125,7 @@ def load_environment_metadata(
     if isinstance(env, Environment):
         metadata = env.get_metadata()
     elif cls is not None:
-        metadata = metadata_of(cls)
+        metadata = description_of(cls)
         metadata.name = env_name or metadata.name
     else:
         name = env_name or str(getattr(env, "__name__", type(env).__name__))
@@ -168,7 +191,7 @@ class EnvironmentInfo(msgspec.Struct):
 
 def class_info(cls: type[Any]) -> EnvironmentInfo:
     """The facts that the class provides, without an instance."""
-    metadata = metadata_of(cls).model_dump()
+    metadata = description_of(cls).model_dump()
     panel = _first_text((place / PANEL for place in places_of(cls)), PANEL_BYTES)
     return EnvironmentInfo(metadata, _reset_schema(cls), profile_of(cls).seedable, panel)
 
@@ -176,9 +199,8 @@ def class_info(cls: type[Any]) -> EnvironmentInfo:
 def instance_info(environment: Any, _: None) -> str:
     """The operation that reads the same facts from an instance, as JSON."""
     info = class_info(type(environment))
-    ask = getattr(environment, "get_metadata", None)
-    if ask is not None:
-        info.metadata = EnvironmentMetadata.model_validate(ask()).model_dump()
+    if describes_itself(type(environment)):
+        info.metadata = EnvironmentMetadata.model_validate(environment.get_metadata()).model_dump()
     return to_json(msgspec.to_builtins(info), inf_nan_mode="strings", fallback=repr).decode()
 
 
@@ -257,8 +279,8 @@ class EnvironmentInfoLoader:
     async def _ask(self, principal: Principal) -> EnvironmentInfo:
         server = self._server
         cls = class_of(server.env_factory)
-        own = getattr(cls, "get_metadata", None) not in (None, Environment.get_metadata)
-        if cls is not None and not own and not issubclass(cls, MCPEnvironment):  # an instance knows no more
+        # An instance of this class knows no more.
+        if cls is not None and not describes_itself(cls) and not issubclass(cls, MCPEnvironment):
             info = class_info(cls)
         else:
             info = await self._of_instance(cls, principal)

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 
 from .. import __version__
 from .._asyncio import on_thread
-from ..environment import Environment, metadata_of
+from ..environment import Environment
 from ..errors import ConcurrencyConfigurationError, InvalidAction, InvalidArgument
 from ..protocol.codecs import codec_of
 from ..protocol.contract import Contract, contract_of
@@ -29,7 +29,7 @@ from ..telemetry.metrics import METER
 from ..types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo, State
 from .auth import ANONYMOUS, Authenticator, Principal
 from .mcp_methods import action_type_of, factory_of
-from .metadata import EnvironmentInfoLoader
+from .metadata import EnvironmentInfoLoader, describes_itself, description_of
 from .shared_sessions import SharedSessions
 from .timers import Deadlines, Keepalive, MemoryRelease
 from .v1 import Channel, V1Connection
@@ -55,8 +55,7 @@ def recorder_of(server: EnvironmentServer) -> Recorder | None:
     recorder = Recorder(settings.record, limits, METER)
     # Without an instance, the version is known only if the class does not override `get_metadata`.
     cls = class_of(server.env_factory)
-    known = cls is not None and getattr(cls, "get_metadata", None) is Environment.get_metadata
-    version = metadata_of(cls).version if cls and known else None
+    version = None if cls is None or describes_itself(cls) else description_of(cls).version
     server.manager.tap_factory = recorder.tap_factory(Subject(server.env_name, version, server.contract.hash))
     return recorder
 
