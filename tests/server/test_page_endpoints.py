@@ -516,3 +516,19 @@ def test_what_scripts_use_is_in_the_document_of_routes(client):
         "X-Session-ID",
         "openenv_session",
     ]
+
+
+class Secret(Stage):
+    SHOW_STATE = False
+
+
+def test_a_class_may_hide_its_state_from_the_page():
+    with TestClient(app_of(Secret)) as client:
+        visitor = Visitor(client)
+        answers = [visitor.reset(), visitor.step("hello")]
+        assert [(answer["state"], answer["step_count"]) for answer in answers] == [(None, 0), (None, 1)]
+        assert visitor.state() is None
+        assert client.get("/web/metadata").json()["show_state"] is False
+        shown = Visitor(client)  # its clients read it
+        shown.reset()
+        assert client.get("/state", headers=shown.headers).json()["step_count"] == 0

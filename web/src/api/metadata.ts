@@ -19,6 +19,8 @@ export interface Metadata {
   reset_schema: RJSFSchema;
   tools: Tool[] | null;
   panel: boolean;
+  /** False where the author hides the state, as it gives the answer away. */
+  show_state?: boolean;
   /** Whether the environment lists its tasks, by splits. */
   tasks?: boolean;
   /** One for all schemas. */

@@ -71,7 +71,7 @@ export function PlayPage({ play }: { play: Play }) {
 
   const tabs: Tab[] = [
     { id: 'code', label: 'Code', content: () => <CodeView transitions={episode?.transitions ?? []} next={next} tools={tools} /> },
-    { id: 'state', label: 'State', content: () => <JsonText value={transition?.shown?.state ?? null} /> },
+    ...(metadata.show_state === false ? [] : [{ id: 'state', label: 'State', content: () => <JsonText value={transition?.shown?.state ?? null} /> }]),
   ];
   return (
     <div class="play">

@@ -43,6 +43,7 @@ async def metadata(request: Request) -> Response:
             "tasks": callable(getattr(class_of(server.env_factory), "list_splits", None)),
             "reset_schema": known.reset_schema,
             "seedable": known.seedable,
+            "show_state": _shows_state(server),
             "tools": known.tools,
             "notes": known.notes,
             "schemas": server.schemas,
@@ -112,11 +113,20 @@ async def step(request: Request, body: StepRequest) -> Response:
 
 
 async def state(request: Request) -> Response:
-    """The environment's state in the session that the request names."""
-    shared = await shared_session_of(request, server_of(request))
+    """The environment's state in the session that the request names; null if the class hides it.
+
+    In both cases the session's idle time begins again.
+    """
+    server = server_of(request)
+    shared = await shared_session_of(request, server)
     if isinstance(shared, SharedSession):
-        return _json(await shared.call(Session.read_state, None, lambda state: json.loads(encode_state(state))))
+        read = await shared.call(Session.read_state, None, lambda state: json.loads(encode_state(state)))
+        return _json(read if _shows_state(server) else None)
     return shared or _no_episode()
+
+
+def _shows_state(server: EnvironmentServer) -> bool:
+    return bool(getattr(class_of(server.env_factory), "SHOW_STATE", True))
 
 
 def _with_drawing(timeout_s: float | None) -> float | None:
@@ -139,7 +149,7 @@ def _answer(server: EnvironmentServer, shared: SharedSession, played: PageResult
             "session_id": shared.id,
             "episode_id": shared.session.episode if episode is None else episode,
             "step_count": steps if isinstance(steps, int) else played.steps,
-            "state": played.state,
+            "state": played.state if _shows_state(server) else None,
             "html": drawing.html,
             "actions": actions,
             "notes": [*drawing.notes, *faults],
