@@ -16,7 +16,7 @@ from ..errors import LaunchFailed, ProviderBusy, ProviderFailed, UsageError
 from .deployment import Deployment, Server
 from .owner import DEPLOYMENT, OWNER, OwnerProcess
 from .redaction import KEYS
-from .spec import Capabilities, LaunchSpec
+from .spec import Capabilities, LaunchSpec, Resources
 
 T = TypeVar("T")
 
@@ -441,6 +441,28 @@ class BlockingContainers(_SingleDeploymentProvider, ContainerProvider):
     @abstractmethod
     def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         """The specification from the arguments of `start_container`."""
+
+
+def spec_of_options(image: str, env_vars: dict[str, str], options: dict[str, Any], gpus: int = 0) -> LaunchSpec:
+    """A specification from the options of `start_container` for a cluster.
+
+    Args:
+        image: The image.
+        env_vars: Environment variables.
+        options: `replicas`, `cpu_limit`, `memory_limit`, `command`, `container_port`, and options of the place.
+        gpus: GPUs of each server.
+    """
+    command = options.pop("command", None)
+    cpus, memory = options.pop("cpu_limit", None), options.pop("memory_limit", None)
+    return LaunchSpec(
+        image=image,
+        command=command.split() if isinstance(command, str) else command,
+        port=options.pop("container_port", None),
+        replicas=options.pop("replicas", 1),
+        env_vars=env_vars,
+        resources=Resources(cpus=cpus, memory=memory, gpus=gpus),
+        options=options,
+    )
 
 
 class BlockingRuntime(_SingleDeploymentProvider, RuntimeProvider):

@@ -185,14 +185,8 @@ class Containers:
 
     def has(self, image: str) -> bool:
         """Whether the engine has an image."""
-        from docker.errors import ImageNotFound
-
         with docker_errors(f"looking for {image}", {}):
-            try:
-                self._api.inspect_image(image)
-            except ImageNotFound:
-                return False
-        return True
+            return unless_gone(lambda: bool(self._api.inspect_image(image)), False)
 
     def create(self, container: Container, image: str, given: Mapping[str, Any]) -> bool:
         """Creates a container. False if the engine does not have its image."""
@@ -287,8 +281,11 @@ class Containers:
         with docker_errors("listing containers", {}):
             containers = self._api.containers(all=True, filters=filters)
             networks = self._api.networks(filters=filters)
-        found = [_leftover("container", each, (each["Names"] or [each["Id"]])[0].lstrip("/")) for each in containers]
-        return found + [_leftover("network", each, each["Name"]) for each in networks]
+        found = [("container", each, (each["Names"] or [each["Id"]])[0].lstrip("/")) for each in containers]
+        found += [("network", each, each["Name"]) for each in networks]
+        return [
+            Leftover.from_labels(kind, name, facts.get("Labels") or {}, facts["Id"]) for kind, facts, name in found
+        ]
 
 
 def _insist(removal: Callable[[], object]) -> None:
@@ -314,10 +311,6 @@ def _ending(facts: Mapping[str, Any]) -> str | None:
     if state.get("OOMKilled"):
         return f"was killed with exit code {state.get('ExitCode')}: it exceeded its memory limit (resources.memory)"
     return f"ended with exit code {state.get('ExitCode')}"
-
-
-def _leftover(kind: str, facts: Mapping[str, Any], name: str) -> Leftover:
-    return Leftover.from_labels(kind, name, facts.get("Labels") or {}, facts["Id"])
 
 
 T = TypeVar("T")
@@ -380,7 +373,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         self._resources = resources or Resources()
         self._options = options
         self._progress = progress
-        self._pulling: asyncio.Lock | None = None
+        self._pulling = asyncio.Lock()
         self._checked: set[str] = set()
         self._seen: asyncio.Future[frozenset[str]] | None = None
         self._seen_at = 0.0
@@ -458,8 +451,6 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         given = request(deployment, server, container.gpus, network)
         image = str(spec.image)
         if not await self._do(container, lambda: self._containers.create(container, image, given)):
-            if self._pulling is None:
-                self._pulling = asyncio.Lock()
             async with self._pulling:  # the next caller finds the image
                 if not await on_thread(lambda: self._containers.has(image)):
                     await pull(self._engine, image, given.get("platform"), self._progress, deployment.variables)

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 from .._exceptions import add_cleanup_note
 from ..errors import LaunchFailed, NotReady, ProviderFailed, UsageError
-from .base import BlockingContainers, Leftover, StartRate
+from .base import BlockingContainers, Leftover, StartRate, spec_of_options
 from .deployment import Deployment, Server
 from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
 from .redaction import TAIL_LINES, redact, with_tail
-from .spec import CONTAINER_PORT, Capabilities, LaunchSpec, Resources
+from .spec import CONTAINER_PORT, Capabilities, LaunchSpec
 from .swarm_api import (
     PUBLISH_MODES,
     PUBLISHED,
@@ -118,7 +118,7 @@ class SwarmService:
     async def _slots(self, age_s: float = FRESH_S) -> dict[str, TaskSlot]:
         async with self._looking:
             if time.monotonic() - self._seen >= age_s:
-                self._tasks = await self._manager.tasks(self._deployment.name)
+                self._tasks = await self._manager.listed("tasks", DEPLOYMENT, self._deployment.name)
                 self._seen = time.monotonic()
         return slots_of(self._tasks)
 
@@ -169,9 +169,10 @@ class SwarmService:
 
     async def _failed(self, slot: TaskSlot) -> LaunchFailed:
         log = await self._manager.log(self.id, slot.tasks, TAIL_LINES)
-        advice = ": load it on every node, push it to a registry, or set constraints" if slot.imageless else ""
-        said = with_tail(f"the server {slot.failure}{advice}", log)
-        return LaunchFailed(redact(said, self._deployment.secrets))
+        said = f"the server {slot.failure}"
+        if "No such image" in said:
+            said += ": load it on every node, push it to a registry, or set constraints"
+        return LaunchFailed(redact(with_tail(said, log), self._deployment.secrets))
 
     def _absence(self, server: Server, slots: list[TaskSlot]) -> str | None:
         """Why no task runs in a server's slots; None during the first start."""
@@ -261,10 +262,8 @@ class DockerSwarmProvider(BlockingContainers):
         self.start_rate = start_rate or StartRate(at_once=16)
         self._manager = SwarmManager()
         try:
-            if not auto_init_swarm and not self._manager.active():
-                raise ProviderFailed(
-                    "this Docker engine is not in a swarm: run docker swarm init, or set auto_init_swarm"
-                )
+            if not auto_init_swarm:
+                self._manager.active(required=True)
         except BaseException:
             self._manager.close()
             raise
@@ -277,18 +276,9 @@ class DockerSwarmProvider(BlockingContainers):
     def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         """`start_container` takes the options of a specification, and also: replicas, cpu_limit, memory_limit,
         command and container_port."""
-        given = dict(options)
-        command = given.pop("command", None)
-        resources = Resources(cpus=given.pop("cpu_limit", None), memory=given.pop("memory_limit", None))
-        spec = LaunchSpec(
-            image=image,
-            port=given.pop("container_port", None),
-            env_vars=env_vars,
-            replicas=given.pop("replicas", 1),
-            resources=resources,
-            command=command.split() if isinstance(command, str) else command,
-        )
-        return spec.changed(options=given if port is None else {**given, PUBLISHED: port})
+        if port is not None:
+            options[PUBLISHED] = port
+        return spec_of_options(image, env_vars, options)
 
     async def resize(self, deployment: Deployment, replicas: int) -> None:
         if replicas == 0:
@@ -297,7 +287,7 @@ class DockerSwarmProvider(BlockingContainers):
         if deployment.handle is None:
             deployment.handle = SwarmService(self._manager, deployment, self._publish)
         service: SwarmService = deployment.handle
-        if service.id and not await self._manager.services(f"{DEPLOYMENT}={deployment.name}"):
+        if service.id and not await self._manager.listed("services", DEPLOYMENT, deployment.name):
             service.id, service.replicas = "", 0  # another client removed it: create it again
             deployment.servers.clear()
         before = service.replicas
@@ -354,7 +344,7 @@ class DockerSwarmProvider(BlockingContainers):
         if deployment.servers:
             await self._end(deployment.name)
             if self._network is not None:
-                for network in await self._manager.networks(type(self).__name__):
+                for network in await self._manager.listed("networks", PROVIDER, type(self).__name__):
                     if network["Name"] == self._network and network["Labels"].get(OWNER) == str(OwnerProcess.this()):
                         await self._manager.remove_network(network["Id"])
         deployment.servers.clear()
@@ -365,12 +355,12 @@ class DockerSwarmProvider(BlockingContainers):
         if not await self._manager.manages():
             return
         grace_s = self._grace_s
-        for service in await self._manager.services(f"{DEPLOYMENT}={deployment}"):
+        for service in await self._manager.listed("services", DEPLOYMENT, deployment):
             given = service["Spec"]["TaskTemplate"]["ContainerSpec"].get("StopGracePeriod")
             grace_s = max(grace_s, (given or 10e9) / 1e9)
             await self._manager.remove(service["ID"])
         limit = time.monotonic() + grace_s + STOP_S + SLACK_S
-        while await self._manager.tasks(deployment):
+        while await self._manager.listed("tasks", DEPLOYMENT, deployment):
             if time.monotonic() > limit:
                 return  # tasks of a node that does not answer end once it answers
             await asyncio.sleep(GLANCE_S)
@@ -378,9 +368,8 @@ class DockerSwarmProvider(BlockingContainers):
     async def find_leftovers(self) -> list[Leftover]:
         if not await self._manager.manages():
             return []
-        mine = f"{PROVIDER}={type(self).__name__}"
-        services = await self._manager.services(mine)
-        networks = await self._manager.networks(type(self).__name__)
+        services = await self._manager.listed("services", PROVIDER, type(self).__name__)
+        networks = await self._manager.listed("networks", PROVIDER, type(self).__name__)
         made = Leftover.from_labels
         return [
             *(made("service", each["Spec"]["Name"], each["Spec"]["Labels"], each["ID"]) for each in services),

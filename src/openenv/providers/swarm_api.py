@@ -15,7 +15,6 @@ from .._asyncio import on_thread, run_to_completion
 from ..errors import ProviderFailed, UsageError
 from .deployment import Deployment
 from .docker_engine import docker_client, docker_errors, unless_gone
-from .owner import DEPLOYMENT, PROVIDER
 from .redaction import last_lines
 from .spec import CONTAINER_PORT
 
@@ -52,11 +51,6 @@ class TaskSlot:
     node: str | None
     ports: Mapping[int, int]
     addresses: tuple[str, ...]
-
-    @property
-    def imageless(self) -> bool:
-        """Whether it failed because its node has no such image."""
-        return "No such image" in (self.failure or "")
 
 
 def slots_of(tasks: Iterable[Mapping[str, Any]]) -> dict[str, TaskSlot]:
@@ -243,10 +237,18 @@ class SwarmManager:
         """Disconnects from the engine."""
         self._engine.close()
 
-    def active(self) -> bool:
-        """Whether the engine is in a swarm. Blocks."""
+    def active(self, required: bool) -> bool:
+        """Whether the engine is in a swarm. Blocks.
+
+        Raises:
+            ProviderFailed: It is not, and `required` is set.
+        """
         with docker_errors("looking for a swarm", {}):
             state = self._engine.info().get("Swarm", {}).get("LocalNodeState")
+        if required and state != "active":
+            raise ProviderFailed(
+                "this Docker engine is not in a swarm: run docker swarm init, or set auto_init_swarm"
+            )
         return bool(state == "active")
 
     async def manages(self) -> bool:
@@ -262,12 +264,8 @@ class SwarmManager:
         """
         if await self.manages():
             return
-        if await on_thread(self.active):
+        if await on_thread(lambda: self.active(required=not auto_init)):
             raise ProviderFailed("this Docker engine is a worker of its swarm: set DOCKER_HOST to a manager")
-        if not auto_init:
-            raise ProviderFailed(
-                "this Docker engine is not in a swarm: run docker swarm init, or set auto_init_swarm"
-            )
         swarm = self._engine.swarm
         await self._whole(
             "creating a swarm", lambda: swarm.init(advertise_addr=LOOPBACK, listen_addr=f"{LOOPBACK}:2377")
@@ -276,16 +274,9 @@ class SwarmManager:
     async def image(self, name: str) -> str:
         """The reference of an image: its id if it was never in a registry, so that nodes do not look there."""
 
-        def identity() -> str:
-            from docker.errors import ImageNotFound
-
-            try:
-                image = self._engine.images.get(name)
-            except ImageNotFound:
-                return name
-            return name if image.attrs.get("RepoDigests") else str(image.id)
-
-        return await self._ask(f"looking for {name}", identity)
+        images = self._engine.images
+        image = await self._ask(f"looking for {name}", lambda: unless_gone(lambda: images.get(name), None))
+        return name if image is None or image.attrs.get("RepoDigests") else str(image.id)
 
     async def create(self, image: str, arguments: dict[str, Any], variables: Mapping[str, str]) -> str:
         """Creates a service and returns its id. A cancellation waits for the end of the call."""
@@ -332,12 +323,10 @@ class SwarmManager:
         port: int | None = ports[0].get("PublishedPort")
         return port
 
-    async def tasks(self, deployment: str) -> list[dict[str, Any]]:
-        """The tasks of a deployment's service, including those that are to be removed."""
-        label = f"{DEPLOYMENT}={deployment}"
-        found: list[dict[str, Any]] = await self._ask(
-            "looking at a service", lambda: self._engine.api.tasks(filters={"label": label})
-        )
+    async def listed(self, kind: Literal["services", "tasks", "networks"], label: str, value: str) -> list[Any]:
+        """The objects with a label, as the engine's API lists them. Removed tasks are in it until they end."""
+        listing = getattr(self._engine.api, kind)
+        found: list[Any] = await self._ask(f"listing {kind}", lambda: listing(filters={"label": f"{label}={value}"}))
         return found
 
     async def address(self, node: str) -> str:
@@ -362,25 +351,10 @@ class SwarmManager:
             return ""  # some log drivers cannot be read
         return last_lines(logged_by(tasks, whole), lines)
 
-    async def services(self, *labels: str) -> list[dict[str, Any]]:
-        """The services with these labels."""
-        found: list[dict[str, Any]] = await self._ask(
-            "listing services", lambda: self._engine.api.services(filters={"label": list(labels)})
-        )
-        return found
-
     async def remove(self, service: str) -> None:
         """Removes a service; the swarm then ends its tasks."""
         api = self._engine.api
         await self._whole("removing a service", lambda: unless_gone(lambda: api.remove_service(service), None))
-
-    async def networks(self, provider: str) -> list[dict[str, Any]]:
-        """The networks that a provider class has created."""
-        label = f"{PROVIDER}={provider}"
-        found: list[dict[str, Any]] = await self._ask(
-            "listing networks", lambda: self._engine.api.networks(filters={"label": label})
-        )
-        return found
 
     async def network(self, name: str, labels: Mapping[str, str]) -> None:
         """Creates a network, if it does not exist."""

@@ -19,14 +19,15 @@ from ..base import (
     Leftover,
     SingleServerProvider,
     StartRate,
+    spec_of_options,
 )
 from ..deployment import Deployment, Server
 from ..owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
 from ..redaction import redact
-from ..spec import Capabilities, LaunchSpec, Resources
+from ..spec import Capabilities, LaunchSpec
 from . import manifests
-from .api import SERVICE_ACCOUNT, KubernetesCluster, Manifest
-from .manifests import PodOptions, PodWorkload
+from .api import SERVICE_ACCOUNT, KubernetesCluster
+from .manifests import Manifest, PodOptions, PodWorkload
 from .pods import PodWatch, PortForward, address_of, end_of, never_ran, unplaced
 
 # Seconds between two checks that a Pod is gone, at first and at most.
@@ -207,11 +208,10 @@ _LABELS = {"app.kubernetes.io/name": "openenv", "app.kubernetes.io/managed-by": 
 
 @dataclass(eq=False)
 class _Pod:
-    """State of a server's Pod, from before its creation."""
+    """State of a server's Pod. `termination_s` is its grace period, or None before its creation."""
 
     deployment: Deployment
-    termination_s: float = 0.0
-    begun: bool = False
+    termination_s: float | None = None
     forward: PortForward | None = None
     unplaced_since: float | None = None
 
@@ -296,20 +296,9 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         return deployment
 
     def spec_of(self, image: str, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        cpus, memory = options.pop("cpu_limit", None), options.pop("memory_limit", None)
-        resources = Resources(cpus=cpus, memory=memory, gpus=options.pop("gpus", 0))
-        command = options.pop("command", None)
         if port is not None:
             options["local_port"] = port
-        return LaunchSpec(
-            image=image,
-            command=command.split() if isinstance(command, str) else command,
-            port=options.pop("container_port", None),
-            replicas=options.pop("replicas", 1),
-            env_vars=env_vars,
-            resources=resources,
-            options=options,
-        )
+        return spec_of_options(image, env_vars, options, options.pop("gpus", 0))
 
     async def resize(self, deployment: Deployment, replicas: int) -> None:
         access = self._accessed()
@@ -331,7 +320,6 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
                 port = await pod.forward.start(workload.options.local_port)
             manifest = manifests.pod(workload, server.name)
             pod.termination_s = manifest["spec"]["terminationGracePeriodSeconds"]
-            pod.begun = True
             await access.create(manifest)
             if self._forwards:
                 server.url = f"http://127.0.0.1:{port}"
@@ -348,12 +336,12 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
             return
         if pod.forward is not None:
             await pod.forward.stop()
-        if pod.begun:
+        if pod.termination_s is not None:
             await self._accessed().remove(server.name, pod.termination_s)
 
     async def why_gone(self, server: Server) -> str | None:
         pod: _Pod | None = server.handle
-        if pod is None or not pod.begun:
+        if pod is None or pod.termination_s is None:
             return None
         found = await self._accessed().look(server.name)
         if found is None:
@@ -370,7 +358,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         return None if pod is None or pod.forward is None else pod.forward.refusal
 
     async def read_log(self, server: Server, lines: int) -> str:
-        if server.handle is None or not server.handle.begun:
+        if server.handle is None or server.handle.termination_s is None:
             return ""
         return await self._accessed().cluster.log(server.name, lines)
 
