@@ -16,7 +16,7 @@ import pytest
 from openenv.errors import LaunchFailed, MissingExtra, NotReady, ProviderBusy, ProviderFailed
 from openenv.providers import KubernetesProvider, LaunchSpec, Resources
 from openenv.providers.kubernetes import provider as access
-from openenv.providers.kubernetes.api import ApiRefusal, KubernetesCluster
+from openenv.providers.kubernetes.api import ApiFailure, KubernetesCluster
 
 from ...asynchronous import until
 from ...cli.certificates import certificate
@@ -353,7 +353,7 @@ async def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 async def refused_at_first(cluster: Cluster, api: KubernetesCluster) -> None:
     cluster.misbehave("GET .*/version", 500)
-    with pytest.raises(ApiRefusal):
+    with pytest.raises(ApiFailure):
         await api.namespace()
 
 

@@ -10,7 +10,6 @@ import ssl
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import yaml
 from ..._asyncio import run_to_completion
 from ..._backoff import Backoff, jittered_pause
 from ...errors import LaunchFailed, MissingExtra, ProviderBusy, ProviderFailed
+from .manifests import Manifest
 
 if TYPE_CHECKING:
     import httpx
@@ -33,16 +33,16 @@ UNAUTHORIZED, TOO_MANY = 401, 429
 _COPY = re.compile(rf"{re.escape(tempfile.gettempprefix())}[a-z0-9_]{{8}}")
 
 
-class ApiRefusal(Exception):
-    """A response with an error status.
+class ApiFailure(Exception):
+    """A request without a successful response.
 
     Attributes:
-        status: Its HTTP status.
-        message: The cluster's message.
-        retry_after_s: Seconds from its Retry-After header, if it has one.
+        status: The HTTP status. None without a response: the request may or may not have been executed.
+        message: The cluster's message, or why there is no response.
+        retry_after_s: Seconds from the Retry-After header, if there is one.
     """
 
-    def __init__(self, status: int, message: str, retry_after_s: float | None = None):
+    def __init__(self, status: int | None, message: str, retry_after_s: float | None = None):
         super().__init__(message)
         self.status = status
         self.message = message
@@ -51,11 +51,7 @@ class ApiRefusal(Exception):
     @property
     def passing(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.status == TOO_MANY or self.status >= 500
-
-
-class ApiUnreachable(Exception):
-    """There was no answer: the request may or may not have been executed."""
+        return self.status is None or self.status == TOO_MANY or self.status >= 500
 
 
 @contextlib.contextmanager
@@ -72,14 +68,10 @@ def api_errors(what: str, failure: type[ProviderFailed] = ProviderFailed) -> Ite
     """
     try:
         yield
-    except ApiRefusal as refusal:
-        kind: type[ProviderFailed] = ProviderBusy if refusal.passing else failure
-        raise kind(f"{what} failed: {refusal.message}", retry_after_s=refusal.retry_after_s) from None
-    except ApiUnreachable as silence:
-        raise ProviderBusy(f"{what} failed: the cluster does not answer ({silence})") from None
+    except ApiFailure as error:
+        kind = ProviderBusy if error.passing else failure
+        raise kind(f"{what} failed: {error.message}", retry_after_s=error.retry_after_s) from None
 
-
-Manifest = dict[str, Any]
 
 KINDS = {
     "Deployment": ("apps/v1", "deployments"),
@@ -99,11 +91,7 @@ MANAGER = "openenv"
 # Seconds after which a watch is requested again, and seconds of silence after that until its connection is
 # considered dead: TCP does not report every dead connection.
 WATCH_S, SILENCE_S = 45, 15
-_NOT_FOUND, _CONFLICT, _GONE = 404, 409, 410
-
-
-class WatchExpired(Exception):
-    """The version of a watch is too old for the cluster: list the objects again."""
+_NOT_FOUND, _CONFLICT = 404, 409
 
 
 class KubernetesCluster:
@@ -147,8 +135,7 @@ class KubernetesCluster:
         """The body of a successful response. Retries after temporary errors.
 
         Raises:
-            ApiRefusal: The response has an error status.
-            ApiUnreachable: There is no response.
+            ApiFailure: There is no response, or it has an error status.
         """
         content = None if body is None else json.dumps(body)
         more: dict[str, Any] = {"params": dict(params or {}), "headers": dict(headers or {}), "content": content}
@@ -157,11 +144,11 @@ class KubernetesCluster:
             try:
                 async with self._asked(method, path, more) as answer:
                     return answer.text
-            except (ApiRefusal, ApiUnreachable) as failure:
-                if number == attempts or (isinstance(failure, ApiRefusal) and not failure.passing):
+            except ApiFailure as failure:
+                if number == attempts or not failure.passing:
                     raise
-                asked_for = failure.retry_after_s if isinstance(failure, ApiRefusal) else None
-            await asyncio.sleep(min(max(jittered_pause(backoff.grow()), asked_for or 0.0), LONGEST_PAUSE_S))
+                asked_for = failure.retry_after_s or 0.0
+            await asyncio.sleep(min(max(jittered_pause(backoff.grow()), asked_for), LONGEST_PAUSE_S))
         raise AssertionError("an attempt returns or raises")
 
     async def aclose(self) -> None:
@@ -184,8 +171,8 @@ class KubernetesCluster:
         async def created() -> Manifest:
             try:
                 return await self._answer("POST", await self._path(kind), manifest, attempts=1)
-            except ApiRefusal as refusal:
-                there = await self.get(kind, metadata["name"]) if refusal.status == _CONFLICT else None
+            except ApiFailure as failure:
+                there = await self.get(kind, metadata["name"]) if failure.status == _CONFLICT else None
                 if there is None or not metadata["labels"].items() <= there["metadata"].get("labels", {}).items():
                     raise
                 return there
@@ -218,8 +205,8 @@ class KubernetesCluster:
         with api_errors(f"looking at {kind} {name}"):
             try:
                 return await self._answer("GET", await self._path(kind, name))
-            except ApiRefusal as refusal:
-                if refusal.status == _NOT_FOUND:
+            except ApiFailure as failure:
+                if failure.status == _NOT_FOUND:
                     return None
                 raise
 
@@ -257,8 +244,8 @@ class KubernetesCluster:
         with api_errors(f"deleting {kind} {name}"):
             try:
                 await self.text("DELETE", await self._path(kind, name), body)
-            except ApiRefusal as refusal:
-                if refusal.status != _NOT_FOUND and not (uid is not None and refusal.status == _CONFLICT):
+            except ApiFailure as failure:
+                if failure.status != _NOT_FOUND and not (uid is not None and failure.status == _CONFLICT):
                     raise
 
     async def log(self, pod: str, lines: int) -> str:
@@ -266,7 +253,7 @@ class KubernetesCluster:
         params = {"tailLines": str(lines)}
         try:
             text = await self.text("GET", await self._path("Pod", f"{pod}/log"), params=params, attempts=2)
-        except (ApiRefusal, ApiUnreachable):
+        except ApiFailure:
             return ""
         return text.rstrip()
 
@@ -298,8 +285,7 @@ class KubernetesCluster:
             ADDED, MODIFIED, DELETED or BOOKMARK, and the object.
 
         Raises:
-            WatchExpired: That version is too old.
-            ProviderFailed: The request failed.
+            ProviderFailed: The request failed, or that version is too old: list the objects again.
         """
         params = {
             **selectors,
@@ -309,18 +295,13 @@ class KubernetesCluster:
             "timeoutSeconds": str(WATCH_S),
         }
         with api_errors(f"watching {KINDS[kind][1]}"):
-            try:
-                more = {"params": params, "timeout": (REQUEST_S, WATCH_S + SILENCE_S, REQUEST_S, REQUEST_S)}
-                async with self._asked("GET", await self._path(kind), more, stream=True) as answer:
-                    async for line in answer.aiter_lines():
-                        event = decoded(line)
-                        if event["type"] == "ERROR":
-                            raise ApiRefusal(event["object"].get("code") or 500, str(event["object"].get("message")))
-                        yield event["type"], event["object"]
-            except ApiRefusal as refusal:
-                if refusal.status == _GONE:
-                    raise WatchExpired from None
-                raise
+            more = {"params": params, "timeout": (REQUEST_S, WATCH_S + SILENCE_S, REQUEST_S, REQUEST_S)}
+            async with self._asked("GET", await self._path(kind), more, stream=True) as answer:
+                async for line in answer.aiter_lines():
+                    event = decoded(line)
+                    if event["type"] == "ERROR":
+                        raise ApiFailure(event["object"].get("code") or 500, str(event["object"].get("message")))
+                    yield event["type"], event["object"]
 
     async def road_to(
         self, pod: str, port: int, refused: Mapping[str, Any] | None = None
@@ -396,7 +377,7 @@ class KubernetesCluster:
         except Exception as error:  # noqa: BLE001 - kr8s passes on exceptions of its libraries
             raise _unanswered(error) from None
         _remove_copies(auth, began)
-        connection = _ApiConnection.to(auth, tls)
+        connection = _ApiConnection(auth, tls)
         try:
             answer = await _sent(connection, "GET", "/version", {})
             await answer.aread()
@@ -420,7 +401,6 @@ class KubernetesCluster:
         return f"/{base}/{version}/{where}{plural}/{name}".removesuffix("/")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _ApiConnection:
     """A connection to the cluster.
 
@@ -430,17 +410,12 @@ class _ApiConnection:
         options: Arguments of `websockets.connect`.
     """
 
-    auth: Any
-    client: httpx.AsyncClient
-    options: Mapping[str, Any]
-
-    @classmethod
-    def to(cls, auth: Any, tls: ssl.SSLContext | bool) -> _ApiConnection:
-        """A connection with these credentials."""
+    def __init__(self, auth: Any, tls: ssl.SSLContext | bool):
         import httpx
 
         headers = {"Authorization": f"Bearer {auth.token.strip()}"} if auth.token else {}
-        client = httpx.AsyncClient(
+        self.auth = auth
+        self.client = httpx.AsyncClient(
             base_url=auth.server,
             headers={"Content-Type": "application/json", **headers},
             verify=tls,
@@ -448,24 +423,23 @@ class _ApiConnection:
             proxy=auth.proxy,
             follow_redirects=True,
         )
-        options: dict[str, Any] = {"additional_headers": headers}
+        self.options: dict[str, Any] = {"additional_headers": headers}
         if isinstance(tls, ssl.SSLContext):
-            options["ssl"] = tls
+            self.options["ssl"] = tls
         if auth.tls_server_name:
-            options["server_hostname"] = auth.tls_server_name
+            self.options["server_hostname"] = auth.tls_server_name
         if auth.proxy:
-            options["proxy"] = auth.proxy
-        return cls(auth, client, options)
+            self.options["proxy"] = auth.proxy
 
 
 def decoded(text: str) -> dict[str, Any]:
-    """Parses a JSON object. Raises `ApiUnreachable` for any other text: it does not come from a cluster."""
+    """Parses a JSON object. Raises `ApiFailure` for any other text: it does not come from a cluster."""
     try:
         found = json.loads(text)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ApiUnreachable(f"the answer is not from a Kubernetes API: {text:.100}")
+        raise _unanswered(f"the answer is not from a Kubernetes API: {text:.100}")
     return found
 
 
@@ -479,7 +453,7 @@ async def _sent(connection: _ApiConnection, method: str, path: str, more: Mappin
 
 
 def _check(answer: httpx.Response) -> None:
-    """Raises `ApiRefusal` for a response with an error status. The body must have been read."""
+    """Raises `ApiFailure` for a response with an error status. The body must have been read."""
     if answer.is_success:
         return
     try:
@@ -488,7 +462,7 @@ def _check(answer: httpx.Response) -> None:
         message = f"{answer.text:.500}"
     after = answer.headers.get("Retry-After", "")
     said = message or f"HTTP {answer.status_code}"
-    raise ApiRefusal(answer.status_code, said, float(after) if after.isdecimal() else None)
+    raise ApiFailure(answer.status_code, said, float(after) if after.isdecimal() else None)
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -498,8 +472,9 @@ def _failures() -> tuple[type[Exception], ...]:
     return httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, RuntimeError
 
 
-def _unanswered(error: BaseException) -> ApiUnreachable:
-    return ApiUnreachable(f"{type(error).__name__}: {error}".rstrip(": "))
+def _unanswered(error: BaseException | str) -> ApiFailure:
+    why = error if isinstance(error, str) else f"{type(error).__name__}: {error}".rstrip(": ")
+    return ApiFailure(None, f"the cluster does not answer ({why})")
 
 
 def _remove_copies(auth: Any, since: float) -> None:

@@ -6,7 +6,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from ...errors import UsageError
@@ -158,7 +158,6 @@ class PodWorkload:
         Raises:
             UsageError: An invalid option, or an invalid name of a variable.
         """
-        resources = spec.resources
         return cls(
             name=name,
             image=str(spec.image),
@@ -167,7 +166,7 @@ class PodWorkload:
             selector=selector,
             labels=labels,
             variables=variables,
-            resources=Resources(cpus=resources.cpus, memory=resources.memory, gpus=spec.gpus_each),
+            resources=replace(spec.resources, gpus=spec.gpus_each),
             options=PodOptions(**spec.options),
         )
 
@@ -224,14 +223,21 @@ _IDLE = {"cpu": "10m", "memory": "16Mi"}
 
 def manifest(kind: str, version: str, workload: PodWorkload, name: str | None = None, **parts: Any) -> Manifest:
     """A manifest with the labels and annotations of a workload."""
-    options = workload.options
-    metadata: Manifest = {"name": name or workload.name, "labels": {**options.labels, **workload.labels}}
-    if options.annotations:
-        metadata["annotations"] = dict(options.annotations)
+    metadata = {"name": name or workload.name, **_metadata(workload)}
     if workload.owner is not None:
         owner = {"apiVersion": "v1", "kind": "Pod", "name": workload.owner["name"], "uid": workload.owner["uid"]}
         metadata["ownerReferences"] = [owner]
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
+
+
+def _metadata(workload: PodWorkload) -> Manifest:
+    labels = {**workload.options.labels, **workload.labels}
+    return _without_none({"labels": labels, "annotations": dict(workload.options.annotations) or None})
+
+
+def _without_none(parts: Manifest) -> Manifest:
+    """The parts that are given: None stands for a part that is left out."""
+    return {name: value for name, value in parts.items() if value is not None}
 
 
 def namespace(name: str) -> Manifest:
@@ -263,20 +269,15 @@ def deployment(workload: PodWorkload, replicas: int | None) -> Manifest:
         workload: The servers.
         replicas: Number of servers; None leaves it to an autoscaler.
     """
-    labels = {**workload.options.labels, **workload.labels}
-    template: Manifest = {"metadata": {"labels": labels}, "spec": _pod_spec(workload)}
-    if workload.options.annotations:
-        template["metadata"]["annotations"] = dict(workload.options.annotations)
-    spec: Manifest = {
+    spec = {
         "selector": {"matchLabels": dict(workload.selector)},
         # Start the new server first: a draining one may keep its sessions for the whole grace period.
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "progressDeadlineSeconds": math.ceil(workload.options.start_s) + 300,
-        "template": template,
+        "template": {"metadata": _metadata(workload), "spec": _pod_spec(workload)},
+        "replicas": replicas,
     }
-    if replicas is not None:
-        spec["replicas"] = replicas
-    return manifest("Deployment", "apps/v1", workload, spec=spec)
+    return manifest("Deployment", "apps/v1", workload, spec=_without_none(spec))
 
 
 def service(workload: PodWorkload) -> Manifest:
@@ -355,10 +356,9 @@ def prepull(workload: PodWorkload) -> Manifest:
         "command": ["sleep", "infinity"],
         "resources": {"requests": dict(_IDLE), "limits": dict(_IDLE)},
         "securityContext": _locked(read_only=True),
+        "imagePullPolicy": workload.options.pull_policy,
     }
-    if workload.options.pull_policy is not None:
-        container["imagePullPolicy"] = workload.options.pull_policy
-    spec = {**_place(workload), "containers": [container], "terminationGracePeriodSeconds": 0}
+    spec = {**_place(workload), "containers": [_without_none(container)], "terminationGracePeriodSeconds": 0}
     spec.pop("runtimeClassName", None)
     found = manifest("DaemonSet", "apps/v1", workload, name)
     found["spec"] = {
@@ -377,10 +377,9 @@ def _pod_spec(workload: PodWorkload) -> Manifest:
         **_place(workload),
         "containers": [_container(workload)],
         "terminationGracePeriodSeconds": workload.termination_s,
+        "volumes": writable or None,
     }
-    if writable:
-        spec["volumes"] = writable
-    return _merged(spec, options.pod)
+    return _merged(_without_none(spec), options.pod)
 
 
 def _place(workload: PodWorkload) -> Manifest:
@@ -389,21 +388,17 @@ def _place(workload: PodWorkload) -> Manifest:
     identity: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if options.user is not None:
         identity |= {"runAsUser": options.user, "runAsGroup": options.user, "fsGroup": options.user}
-    place: Manifest = {
+    place = {
         "automountServiceAccountToken": False,
         # Variables with addresses of other services (OPENENV_...) would be read as settings.
         "enableServiceLinks": False,
         "securityContext": identity,
+        "runtimeClassName": options.runtime_class,
+        "imagePullSecrets": [{"name": name} for name in options.pull_secrets] or None,
+        "nodeSelector": dict(options.node_selector) or None,
+        "tolerations": [dict(each) for each in options.tolerations] or None,
     }
-    if options.runtime_class is not None:
-        place["runtimeClassName"] = options.runtime_class
-    if options.pull_secrets:
-        place["imagePullSecrets"] = [{"name": name} for name in options.pull_secrets]
-    if options.node_selector:
-        place["nodeSelector"] = dict(options.node_selector)
-    if options.tolerations:
-        place["tolerations"] = [dict(each) for each in options.tolerations]
-    return place
+    return _without_none(place)
 
 
 def _locked(read_only: bool) -> Manifest:
@@ -419,7 +414,8 @@ def _container(workload: PodWorkload) -> Manifest:
     health = {"path": HEALTH, "port": PORT_NAME}
     # The address to listen on, unless variables of the specification set it.
     address = {"HOST": "0.0.0.0", "PORT": str(workload.port)}  # noqa: S104 - in the Pod's network
-    container: Manifest = {
+    mounts = [{"name": f"writable-{number}", "mountPath": path} for number, path in enumerate(options.writable)]
+    container = {
         "name": CONTAINER,
         "image": workload.image,
         "ports": [{"name": PORT_NAME, "containerPort": workload.port, "protocol": "TCP"}],
@@ -445,29 +441,20 @@ def _container(workload: PodWorkload) -> Manifest:
             "failureThreshold": LIVENESS_FAILURES,
         },
         "securityContext": _locked(options.read_only),
+        "command": None if workload.command is None else list(workload.command),
+        "imagePullPolicy": options.pull_policy,
+        "lifecycle": {"preStop": {"sleep": {"seconds": workload.settle_s}}} if workload.settle_s else None,
+        "volumeMounts": mounts or None,
+        "resources": _resources(workload) or None,
     }
-    if workload.command is not None:
-        container["command"] = list(workload.command)
-    if options.pull_policy is not None:
-        container["imagePullPolicy"] = options.pull_policy
-    if workload.settle_s:
-        container["lifecycle"] = {"preStop": {"sleep": {"seconds": workload.settle_s}}}
-    if options.writable:
-        container["volumeMounts"] = [
-            {"name": f"writable-{number}", "mountPath": path} for number, path in enumerate(options.writable)
-        ]
-    resources = _resources(workload)
-    if resources:
-        container["resources"] = resources
-    return _merged(container, options.container)
+    return _merged(_without_none(container), options.container)
 
 
 def _resources(workload: PodWorkload) -> Manifest:
-    limits: Manifest = {}
-    if workload.resources.cpus is not None:
-        limits["cpu"] = processors(workload.resources.cpus)
-    if workload.resources.memory_bytes is not None:
-        limits["memory"] = size(workload.resources.memory_bytes)
+    cpus, memory = workload.resources.cpus, workload.resources.memory_bytes
+    limits: Manifest = {} if cpus is None else {"cpu": processors(cpus)}
+    if memory is not None:
+        limits["memory"] = size(memory)
     requests = {**limits, **(workload.options.requests or {})}
     if workload.resources.gpus:
         limits[workload.options.gpu_resource] = str(workload.resources.gpus)

@@ -16,7 +16,8 @@ from ..._asyncio import first_of
 from ..._backoff import Backoff
 from ...errors import LaunchFailed, ProviderFailed
 from ..base import ConnectionRefusal
-from .api import UNAUTHORIZED, KubernetesCluster, Manifest, WatchExpired
+from .api import UNAUTHORIZED, KubernetesCluster
+from .manifests import Manifest
 
 # Seconds between two attempts to watch again, at first and at most.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
@@ -117,8 +118,6 @@ class PodWatch:
                 while True:
                     version = await self._events(version)
                     await asyncio.sleep(FIRST_PAUSE_S)
-            except WatchExpired:
-                continue
             except ProviderFailed as error:
                 if self._trouble is None:
                     self._deaf_since = asyncio.get_running_loop().time()

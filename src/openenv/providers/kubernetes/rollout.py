@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from ...errors import LaunchFailed, NotReady, ProviderFailed, UsageError
 from ..redaction import KEYS, TAIL_LINES, redact, secrets_of, with_tail
 from . import manifests
-from .api import KubernetesCluster, Manifest
-from .manifests import PodWorkload
+from .api import KubernetesCluster
+from .manifests import Manifest, PodWorkload
 from .pods import end_of, unplaced
 
 GLANCE_S = 0.5
@@ -114,10 +114,9 @@ class Rollout:
             there = await cluster.get("Deployment", self.workload.name)
             live: int = (there or {}).get("spec", {}).get("replicas", self.replicas)
             replicas = min(max(live, self.replicas), self.most)
-            wanted = [
-                manifests.deployment(self.workload, replicas) if each["kind"] == "Deployment" else each
-                for each in wanted
-            ]
+            for each in wanted:
+                if each["kind"] == "Deployment":
+                    each["spec"]["replicas"] = replicas
         # First, since a leftover autoscaler would change the number of servers again.
         await self._remove_unwanted(cluster, {(each["kind"], each["metadata"]["name"]) for each in wanted})
         for each in wanted:
