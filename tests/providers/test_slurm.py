@@ -149,11 +149,11 @@ def _line(*columns: tuple[str, int]) -> str:
 
 
 def test_states_are_read_of_single_tasks_and_of_many() -> None:
-    widths = (24, 24, 24, 12, 64, 256)
-    rows = [("7", "0", "RUNNING", "2", "None", "n0"), ("7", "1-3%2", "PENDING", "0", "ReqNodeNotAvail, down:n1", "")]
-    listing = "\n".join(_line(*zip(row, widths, strict=True)) for row in [*rows, ("8", "N/A", "RUNNING", "", "", "")])
-    waits = SlurmJob("PENDING", 0, "ReqNodeNotAvail, down:n1", "")
-    assert jobs_in(listing) == {"7_0": SlurmJob("RUNNING", 2, "", "n0"), "7_1": waits, "7_2": waits, "7_3": waits}
+    widths = (24, 24, 24, 12, 64)
+    rows = [("7", "0", "RUNNING", "2", "None"), ("7", "1-3%2", "PENDING", "0", "ReqNodeNotAvail, down:n1")]
+    listing = "\n".join(_line(*zip(row, widths, strict=True)) for row in [*rows, ("8", "N/A", "RUNNING", "", "")])
+    waits = SlurmJob("PENDING", 0, "ReqNodeNotAvail, down:n1")
+    assert jobs_in(listing) == {"7_0": SlurmJob("RUNNING", 2, ""), "7_1": waits, "7_2": waits, "7_3": waits}
     assert jobs_in("") == {}
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from ...errors import UsageError
 from ..base import Leftover
 from ..owner import DEPLOYMENT, OWNER, OwnerProcess
@@ -36,7 +38,7 @@ OPTIONS = frozenset(
 )
 """Allowed options of `sbatch`, in `LaunchSpec.options` or for a provider."""
 # Columns of fixed width, since values may contain any separator.
-_WIDTHS = {"ArrayJobID": 24, "ArrayTaskID": 24, "State": 24, "RestartCnt": 12, "Reason": 64, "NodeList": 256}
+_WIDTHS = {"ArrayJobID": 24, "ArrayTaskID": 24, "State": 24, "RestartCnt": 12, "Reason": 64}
 _LISTED = {"ArrayJobID": 24, "Name": 160, "Comment": 1024}
 COLUMNS: Mapping[str, str] = {
     "states": ",".join(f"{name}:{width}" for name, width in _WIDTHS.items()),
@@ -69,13 +71,11 @@ class SlurmJob:
         state: Its state, as Slurm calls it.
         restarts: Number of its restarts.
         reason: Why it waits, or why it ended. "" if Slurm gives no reason.
-        nodes: Its nodes.
     """
 
     state: str
     restarts: int = 0
     reason: str = ""
-    nodes: str = ""
 
     @property
     def over(self) -> str | None:
@@ -140,12 +140,10 @@ def seconds_of(time: str) -> int | None:
     if match is None:
         return None
     days, parts = match[1], [int(part) for part in match.groups()[1:] if part is not None]
-    if days is not None:
-        hours, minutes, seconds = [*parts, 0, 0][:3]
-        return ((int(days) * 24 + hours) * 60 + minutes) * 60 + seconds
-    if len(parts) == 3:
-        return (parts[0] * 60 + parts[1]) * 60 + parts[2]
-    return parts[0] * 60 + (parts[1] if len(parts) == 2 else 0)
+    if days is None and len(parts) < 3:
+        parts = [0, *parts]  # it begins with minutes, not with hours
+    hours, minutes, seconds = [*parts, 0, 0][:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def arrays_of(tasks: Iterable[str]) -> list[str]:
@@ -182,7 +180,7 @@ def jobs_in(listing: str) -> dict[str, SlurmJob]:
     for row in _rows(listing, _WIDTHS):
         restarts = row["RestartCnt"]
         reason = "" if row["Reason"] in {"None", "(null)"} else row["Reason"]
-        job = SlurmJob(row["State"], int(restarts) if restarts.isdigit() else 0, reason, row["NodeList"])
+        job = SlurmJob(row["State"], int(restarts) if restarts.isdigit() else 0, reason)
         for index in indices(row["ArrayTaskID"]):
             found[f"{row['ArrayJobID']}_{index}"] = job
     return found
@@ -241,7 +239,6 @@ class TaskNotice:
         task: Array and index.
         restart: Number of earlier starts.
         url: Address of its server; None before it listens and after its end.
-        node: Its node.
         ended: How its server ended without a request, phrased to follow "the server". None while it runs.
         log: The last lines of its log, if the log is not in a file.
     """
@@ -249,26 +246,19 @@ class TaskNotice:
     task: str
     restart: int = 0
     url: str | None = None
-    node: str = ""
     ended: str | None = None
     log: tuple[str, ...] = field(default=(), repr=False)
 
-    @classmethod
-    def read(cls, text: str) -> TaskNotice | None:
+    @staticmethod
+    def read(text: str) -> TaskNotice | None:
         """Parses a notice as a task writes it; None for any other text."""
         try:
-            facts: Any = json.loads(text)
-            url, ended = facts.get("url"), facts.get("ended")
-            return cls(
-                str(facts["task"]),
-                int(facts["restart"]),
-                None if url is None else str(url),
-                str(facts.get("node", "")),
-                None if ended is None else str(ended),
-                tuple(str(line) for line in facts.get("log", ())),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return _NOTICES.validate_json(text)
+        except ValidationError:
             return None
+
+
+_NOTICES = TypeAdapter(TaskNotice)
 
 
 def end_of(job: SlurmJob, notice: TaskNotice | None) -> str | None:

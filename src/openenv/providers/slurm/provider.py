@@ -168,10 +168,10 @@ class SlurmProvider(BlockingRuntime):
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`. Also raises `UsageError` for invalid options of `sbatch`."""
-        self.capabilities.check(type(self).__name__, spec)
+        deployment = super().deployment(spec)
         self._sbatch_options(spec)
         job.script(self._python, self._setup, "", {})
-        return super().deployment(spec)
+        return deployment
 
     # The methods of a provider.
 
@@ -183,8 +183,7 @@ class SlurmProvider(BlockingRuntime):
         await self.refresh_servers(deployment)
         there = [server for server in deployment.servers if server.gone is None]
         surplus = [server for server in deployment.servers if server.gone is not None] + there[replicas:]
-        if surplus:
-            await self._end(deployment, surplus)
+        await self._end(deployment, surplus)
         missing = replicas - len(deployment.servers)
         if missing > 0:
             servers = [deployment.new_server() for _ in range(missing)]

@@ -73,7 +73,6 @@ class _Task:
         self.facts: dict[str, Any] = {
             "task": f"{array}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}",
             "restart": int(environ.get("SLURM_RESTART_COUNT") or 0),
-            "node": environ.get("SLURMD_NODENAME", ""),
         }
         self.lines: deque[str] = deque(maxlen=TAIL_LINES)
         # Whether a report is due, and when the last attempt began.
@@ -82,7 +81,6 @@ class _Task:
         self.call: threading.Thread | None = None
         self.asked = False
         self.folder = None if plan.get("folder") is None else Path(plan["folder"])
-        self.server: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
         port = self.plan["port"]
@@ -100,7 +98,7 @@ class _Task:
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)  # the wakeup fd has written its number to the pipe
         try:
-            self.server = server = subprocess.Popen(  # noqa: S603 - the command of the specification
+            self.server = subprocess.Popen(  # noqa: S603 - the command of the specification
                 command,
                 env=variables,
                 stdin=subprocess.DEVNULL,
@@ -113,9 +111,9 @@ class _Task:
             return self.ended(127, f"{command[0]} could not be started: {error.strerror}")
         if port:
             self.announce(port)
-        self.attend(server, signals)
+        self.attend(signals)
         self.kill()
-        code = server.wait()
+        code = self.server.wait()
         return self.ended(code if code >= 0 else 128 - code)
 
     def variables(self) -> dict[str, str]:
@@ -124,10 +122,10 @@ class _Task:
         given: dict[str, str] = json.loads(self.environ.get(VARIABLES, kept))
         return given
 
-    def attend(self, server: subprocess.Popen[bytes], signals: int) -> None:
+    def attend(self, signals: int) -> None:
         """Forwards the log until its end, finds the port in it, and handles signals."""
-        assert server.stdout is not None
-        output, rest = server.stdout.fileno(), b""
+        assert self.server.stdout is not None
+        output, rest = self.server.stdout.fileno(), b""
         while True:
             waits = self.due or self.calling
             ready = select.select([output, signals], [], [], REPORT_EVERY_S if waits else None)[0]
@@ -160,15 +158,14 @@ class _Task:
     def obey(self, numbers: bytes) -> None:
         """Handles signals: SIGTERM makes the server drain and end; SIGUSR1 kills it."""
         self.asked = self.asked or bool({signal.SIGTERM, signal.SIGUSR1} & set(numbers))
-        if signal.SIGUSR1 in numbers or (self.server is not None and self.server.poll() is not None):
+        if signal.SIGUSR1 in numbers or self.server.poll() is not None:
             self.kill()  # its children, too: they would keep its log open
-        elif signal.SIGTERM in numbers and self.server is not None:
+        elif signal.SIGTERM in numbers:
             self.server.terminate()
 
     def kill(self) -> None:
-        if self.server is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.server.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.server.pid, signal.SIGKILL)
 
     def announce(self, port: int) -> None:
         at = socket.gethostname() if self.plan["announced"] == "hostname" else self.host
@@ -203,7 +200,10 @@ class _Task:
             else:
                 self.due = self.calling
                 if not self.due:
-                    self.dial(json.dumps({**self.facts, "log": list(self.lines)}, ensure_ascii=False))
+                    said = json.dumps({**self.facts, "log": list(self.lines)}, ensure_ascii=False)
+                    # On a thread: a trainer that does not answer must not delay log lines or signals.
+                    self.call = threading.Thread(target=self.dial, args=(said,), daemon=True)
+                    self.call.start()
         except OSError as error:
             # The folder was removed: its owner reads no more reports.
             self.due = False
@@ -219,16 +219,7 @@ class _Task:
             self.call.join()
 
     def dial(self, said: str) -> None:
-        """Reports to the trainer on a thread: a trainer that does not answer delays neither log lines nor signals."""
-
-        def call() -> None:
-            if not self.send_report(said):
-                self.due = True
-
-        self.call = threading.Thread(target=call, daemon=True)
-        self.call.start()
-
-    def send_report(self, said: str) -> bool:
+        """Reports to the trainer. Sets `due` if no trainer takes the report."""
         for host in self.trainers:
             with contextlib.suppress(OSError, ValueError):
                 road = socket.create_connection((host, self.plan["listener"]), DIAL_S)
@@ -237,8 +228,8 @@ class _Task:
                     words.write(f"{proof(self.token, challenge, said)} {said}\n")
                     words.flush()
                     if words.readline() == "heard\n":
-                        return True
-        return False
+                        return
+        self.due = True
 
 
 def _tether() -> None:
