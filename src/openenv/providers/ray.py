@@ -86,10 +86,6 @@ class RayCluster:
                 deployment.run_exit_hook_first()  # Ray's own exit hook disconnects
         return ray
 
-    def is_connected(self) -> bool:
-        """Whether this process is connected to a cluster, by us or by other code. Does not block."""
-        return bool(import_ray().is_initialized())
-
     def reserve(self, name: str, bundles: Sequence[Mapping[str, float]], strategy: str) -> str:
         """Requests a placement group, without waiting for its bundles; returns its id."""
         with self._said("reserving places") as ray:
@@ -148,17 +144,16 @@ class RayCluster:
         with contextlib.suppress(ActorGone), self._said("ending an actor") as ray:
             ray.kill(self._actor(ray, name, namespace), no_restart=True)
 
-    def actors(self) -> list[tuple[str, str]]:
-        """The namespace and name of all named actors of all programs."""
+    def named(self) -> list[tuple[str, str, Any]]:
+        """Kind, name and identifier of all named actors and of all placement groups, of all programs."""
         with self._said("listing actors") as ray:
-            found = ray.util.list_named_actors(all_namespaces=True)
-            return [(each["namespace"], each["name"]) for each in found]
-
-    def groups(self) -> list[tuple[str, str]]:
-        """The id and name of all placement groups of all programs."""
+            actors = ray.util.list_named_actors(all_namespaces=True)
         with self._said("listing placement groups") as ray:
-            table = ray.util.placement_group_table()
-            return [(key, row["name"]) for key, row in table.items() if row["state"] != "REMOVED"]
+            groups = ray.util.placement_group_table()
+        found = [("actor", each["name"], (each["namespace"], each["name"])) for each in actors]
+        return found + [
+            ("placement group", row["name"], key) for key, row in groups.items() if row["state"] != "REMOVED"
+        ]
 
     def _asked(self, name: str, method: str, limit_s: float, *arguments: Any, namespace: str | None = None) -> Any:
         with self._said(f"{method} of an actor") as ray:
@@ -225,7 +220,6 @@ LOOK_S, PAUSE_S = 1.0, 0.1
 class _Group:
     """A placement group: equal bundles, one for each server."""
 
-    name: str
     servers: list[Server | None]
     id: str | None = None
     dropped: bool = False
@@ -336,7 +330,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
     async def _reserve(self, deployment: Deployment, places: int) -> None:
         """Adds a placement group, and waits until it has all of its bundles."""
         name = f"{deployment.name}-{secrets.token_hex(3)}@{OwnerProcess.this()}"
-        group = _Group(name, [None] * places)
+        group = _Group([None] * places)
         deployment.handle.append(group)
         bundles = [self._needs(deployment.spec)] * places
 
@@ -456,12 +450,8 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         return last_lines(log, lines)
 
     async def find_leftovers(self) -> list[Leftover]:
-        actors = await self._asked(self._cluster.actors)
-        groups = await self._asked(self._cluster.groups)
-        named: list[tuple[str, str, Any]] = [("actor", name, (namespace, name)) for namespace, name in actors]
-        named += [("placement group", name, group) for group, name in groups]
         found = []
-        for kind, name, handle in named:
+        for kind, name, handle in await self._asked(self._cluster.named):
             ours, at, owner = name.partition("@")
             if at and ours.startswith(_PREFIX):
                 deployment = ours.rpartition("-")[0]
@@ -481,7 +471,7 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         Raises:
             ProviderFailed: No answer within `limit_s`, or CALL_S.
         """
-        if not self._cluster.is_connected():
+        if not import_ray().is_initialized():
             await _bounded(self._cluster.connected, CONNECT_S)
         return await _bounded(call, limit_s or CALL_S)
 
