@@ -129,24 +129,18 @@ class Container:
     """State of a container, from before its creation.
 
     Attributes:
-        name: Its name.
+        key: Its id at the engine; its name until it has one.
         deployment: Its deployment; a container of the same name with another deployment is left alone.
         variables: Its environment variables; errors mask the secrets among them.
         gpus: Its GPUs.
-        id: Its id at the engine.
         work: The running call that changes it.
     """
 
-    name: str
+    key: str
     deployment: str
     variables: Mapping[str, str]
     gpus: tuple[str, ...] = ()
-    id: str | None = None
     work: asyncio.Future[Any] | None = None
-
-    @property
-    def key(self) -> str:
-        return self.id or self.name
 
 
 @dataclass(eq=False, slots=True)
@@ -194,7 +188,7 @@ class Containers:
 
         with docker_errors(f"starting a container of {image}", container.variables):
             try:
-                container.id = self._engine.containers.create(image, **given).id
+                container.key = self._engine.containers.create(image, **given).id
             except ImageNotFound:
                 return False
         return True
@@ -211,8 +205,8 @@ class Containers:
         """
         try:
             with docker_errors(f"starting a container of {image}", container.variables):
-                self._api.start(container.id)
-                facts = self._api.inspect_container(container.id)
+                self._api.start(container.key)
+                facts = self._api.inspect_container(container.key)
         except LaunchFailed as error:
             if any_port and any(words in str(error) for words in _PORT_TAKEN):
                 # Another process took the free port; the next attempt takes another.
@@ -468,7 +462,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         container: Container | None = server.handle
         if container is None:
             return "was stopped"
-        if container.id in await self._running():
+        if container.key in await self._running():
             return None
         return await on_thread(lambda: self._containers.end_of(container))
 
@@ -496,7 +490,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         if leftover.kind == "network":
             await on_thread(lambda: self._containers.remove_network(str(leftover.handle)))
         else:
-            found = Container(leftover.name, leftover.deployment, {}, id=leftover.handle)
+            found = Container(leftover.handle, leftover.deployment, {})
             await on_thread(lambda: self._containers.remove(found))
 
     async def _do(self, what: Container | Network, call: Callable[[], T]) -> T:

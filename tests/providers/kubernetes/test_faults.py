@@ -365,8 +365,8 @@ async def let_in_anew(cluster: Cluster, api: KubernetesCluster) -> None:
 
 
 async def renewed_on_the_road(cluster: Cluster, api: KubernetesCluster) -> None:
-    _, needed = await api.road_to("one", 8000)
-    roads = await asyncio.gather(*(api.road_to("one", 8000, refused=needed) for _ in range(10)))
+    _, needed = await api.port_forward_to("one", 8000)
+    roads = await asyncio.gather(*(api.port_forward_to("one", 8000, refused=needed) for _ in range(10)))
     assert len({id(options) for _, options in roads}) == 1
     assert len(cluster.methods("GET .*/version")) == 2
 

@@ -19,7 +19,7 @@ class Road:
     def __init__(self, port: int):
         self._url = f"ws://127.0.0.1:{port}"
 
-    async def road_to(self, pod: str, port: int) -> tuple[str, dict[str, Any]]:
+    async def port_forward_to(self, pod: str, port: int) -> tuple[str, dict[str, Any]]:
         return self._url, {}
 
 

@@ -303,7 +303,7 @@ class KubernetesCluster:
                         raise ApiFailure(event["object"].get("code") or 500, str(event["object"].get("message")))
                     yield event["type"], event["object"]
 
-    async def road_to(
+    async def port_forward_to(
         self, pod: str, port: int, refused: Mapping[str, Any] | None = None
     ) -> tuple[str, Mapping[str, Any]]:
         """The URL of a WebSocket to a port of a Pod, and the arguments of `websockets.connect` for it.

@@ -88,11 +88,9 @@ class PodWatch:
             async with asyncio.timeout(limit_s):
                 while not holds():
                     self.check()
-                    changed = self._changed
                     # Also wake up without a change, to check the silence of the cluster.
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(LONGEST_PAUSE_S):
-                            await changed.wait()
+                        await asyncio.wait_for(self._changed.wait(), LONGEST_PAUSE_S)
         except TimeoutError:
             return holds()
         return True
@@ -318,13 +316,13 @@ class PortForward:
 
     async def _reach(self) -> ClientConnection:
         try:
-            url, needed = await self._cluster.road_to(self._pod, self._port)
+            url, needed = await self._cluster.port_forward_to(self._pod, self._port)
             try:
                 return await _dial(url, needed)
             except InvalidStatus as refusal:
                 if refusal.response.status_code != UNAUTHORIZED:
                     raise
-            return await _dial(*await self._cluster.road_to(self._pod, self._port, refused=needed))
+            return await _dial(*await self._cluster.port_forward_to(self._pod, self._port, refused=needed))
         except InvalidStatus as refusal:
             self.refusal = _refusal(refusal)
             raise

@@ -215,11 +215,6 @@ class _Pod:
     forward: PortForward | None = None
     unplaced_since: float | None = None
 
-    @property
-    def workload(self) -> PodWorkload:
-        workload: PodWorkload = self.deployment.handle.workload
-        return workload
-
 
 class KubernetesProvider(BlockingContainers, SingleServerProvider):
     """Runs each server in a separate Pod. (Extra `kubernetes`.)
@@ -314,7 +309,7 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         server.handle = pod = _Pod(deployment)
         try:
             await deployment.handle.make(access)
-            workload = pod.workload
+            workload: PodWorkload = deployment.handle.workload
             if self._forwards:
                 pod.forward = PortForward(access.cluster, server.name, workload.port)
                 port = await pod.forward.start(workload.options.local_port)
@@ -390,16 +385,16 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
         return self._access
 
     def _over(self, pod: _Pod, found: Manifest) -> str | None:
-        homeless = unplaced(found)
+        unscheduled = unplaced(found)
         now = self._accessed().loop.time()
-        if homeless is None:
+        if unscheduled is None:
             pod.unplaced_since = None
             return end_of(found)
         if pod.unplaced_since is None:
             pod.unplaced_since = now
         if now - pod.unplaced_since < self._unschedulable_s:
             return None
-        return f"{homeless}; set unschedulable_s to give the cluster time to add one"
+        return f"{unscheduled}; set unschedulable_s to give the cluster time to add one"
 
     async def _address(self, server: Server) -> str:
         access, pod, limit_s = self._accessed(), server.handle, self.ready_timeout_s

@@ -150,7 +150,7 @@ class Rollout:
                 if error.retryable:
                     raise
                 continue  # an account that may not read such objects has not created one
-            if there is not None and _label_of(there) == _label_of(each):
+            if there is not None and _has_our_label(there):
                 await cluster.delete(kind, name, uid=there["metadata"]["uid"])
 
     async def _check_names(self, cluster: KubernetesCluster) -> None:
@@ -159,7 +159,7 @@ class Rollout:
             kind, metadata = each["kind"], each["metadata"]
             there = None if kind == "Namespace" else await cluster.get(kind, metadata["name"])
             # A Secret that was created by hand, as in docs/kubernetes.md, has our keys instead of our label.
-            ours = there is None or KEYS in there.get("data", {}) or _label_of(there) == _label_of(each)
+            ours = there is None or KEYS in there.get("data", {}) or _has_our_label(there)
             if not ours:
                 raise LaunchFailed(
                     f"the namespace has a {kind} {metadata['name']} that openenv did not create: choose another "
@@ -182,10 +182,9 @@ class Rollout:
                 raise LaunchFailed(redact(said, secrets_of(self.workload.variables)))
 
 
-def _label_of(manifest: Manifest) -> str | None:
-    """The manager of an object, from its label."""
-    label: str | None = (manifest["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by")
-    return label
+def _has_our_label(manifest: Manifest) -> bool:
+    """Whether an object belongs to a rollout of openenv."""
+    return bool((manifest["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by") == "openenv")
 
 
 def _complete(deployment: Manifest) -> bool:

@@ -90,8 +90,10 @@ class _Task:
                 port = int(finder.getsockname()[1])
         places = {"{host}": self.host, "{port}": str(port)}
         command = [places.get(part, part) for part in self.plan["command"]]
-        variables = {**self.environ, **self.variables(), "HOST": self.host, "PORT": str(port)}
-        variables.pop(VARIABLES, None)
+        # The variables that only the server gets.
+        kept = "{}" if self.folder is None else (self.folder / "variables.json").read_text(encoding="utf-8")
+        given: dict[str, str] = json.loads(self.environ.pop(VARIABLES, kept))
+        variables = {**self.environ, **given, "HOST": self.host, "PORT": str(port)}
         signals, writer = os.pipe()  # carries the numbers of received signals
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -111,18 +113,12 @@ class _Task:
             return self.ended(127, f"{command[0]} could not be started: {error.strerror}")
         if port:
             self.announce(port)
-        self.attend(signals)
+        self.follow(signals)
         self.kill()
         code = self.server.wait()
         return self.ended(code if code >= 0 else 128 - code)
 
-    def variables(self) -> dict[str, str]:
-        """The variables that only the server gets."""
-        kept = "{}" if self.folder is None else (self.folder / "variables.json").read_text(encoding="utf-8")
-        given: dict[str, str] = json.loads(self.environ.get(VARIABLES, kept))
-        return given
-
-    def attend(self, signals: int) -> None:
+    def follow(self, signals: int) -> None:
         """Forwards the log until its end, finds the port in it, and handles signals."""
         assert self.server.stdout is not None
         output, rest = self.server.stdout.fileno(), b""
@@ -130,7 +126,7 @@ class _Task:
             waits = self.due or self.calling
             ready = select.select([output, signals], [], [], REPORT_EVERY_S if waits else None)[0]
             if signals in ready:
-                self.obey(os.read(signals, 64))
+                self.handle_signals(os.read(signals, 64))
             if output in ready:
                 data = os.read(output, CHUNK)
                 if not data:
@@ -155,7 +151,7 @@ class _Task:
         if found is not None:
             self.announce(int(found[1]))
 
-    def obey(self, numbers: bytes) -> None:
+    def handle_signals(self, numbers: bytes) -> None:
         """Handles signals: SIGTERM makes the server drain and end; SIGUSR1 kills it."""
         self.asked = self.asked or bool({signal.SIGTERM, signal.SIGUSR1} & set(numbers))
         if signal.SIGUSR1 in numbers or self.server.poll() is not None:
@@ -222,12 +218,12 @@ class _Task:
         """Reports to the trainer. Sets `due` if no trainer takes the report."""
         for host in self.trainers:
             with contextlib.suppress(OSError, ValueError):
-                road = socket.create_connection((host, self.plan["listener"]), DIAL_S)
-                with road, road.makefile("rw", encoding="utf-8") as words:
-                    challenge = words.readline().strip()
-                    words.write(f"{proof(self.token, challenge, said)} {said}\n")
-                    words.flush()
-                    if words.readline() == "heard\n":
+                connection = socket.create_connection((host, self.plan["listener"]), DIAL_S)
+                with connection, connection.makefile("rw", encoding="utf-8") as stream:
+                    challenge = stream.readline().strip()
+                    stream.write(f"{proof(self.token, challenge, said)} {said}\n")
+                    stream.flush()
+                    if stream.readline() == "heard\n":
                         return
         self.due = True
 
@@ -247,9 +243,9 @@ def _address(trainers: list[str]) -> str:
     for host in [*trainers, socket.gethostname()]:
         with contextlib.suppress(OSError):
             family, kind, _, _, there = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-            with socket.socket(family, kind) as way:
-                way.connect(there)  # sends nothing
-                address = str(way.getsockname()[0])
+            with socket.socket(family, kind) as route:
+                route.connect(there)  # sends nothing
+                address = str(route.getsockname()[0])
             if not address.startswith("127.") and address != "::1":
                 return address
     return "127.0.0.1"
