@@ -53,7 +53,7 @@ def installs(installer: Path, site: Path, **origin: str) -> None:
     ],
 )
 def test_the_ways_to_write_a_space(name: str) -> None:
-    assert SpacePackage.of(name) == ("user", "maze_env")
+    assert SpacePackage.parse(name) == ("user", "maze_env")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from websockets.frames import Opcode
 
-from openenv.bench.thin_client import FrameReader, Opcode, client_frame
+from openenv.bench.thin_client import FrameReader, client_frame
 from openenv.errors import ProtocolViolation
 
 
@@ -58,8 +59,8 @@ def test_it_may_come_byte_by_byte(size):
 def test_parts_are_one_message_though_a_ping_comes_between():
     assert read(
         server_frame(Opcode.TEXT, b"one ", final=False),
-        server_frame(Opcode.PING, b"there?") + server_frame(Opcode.CONTINUATION, b"two ", final=False),
-        server_frame(Opcode.CONTINUATION, b"three") + server_frame(Opcode.TEXT, b"four"),
+        server_frame(Opcode.PING, b"there?") + server_frame(Opcode.CONT, b"two ", final=False),
+        server_frame(Opcode.CONT, b"three") + server_frame(Opcode.TEXT, b"four"),
     ) == [(Opcode.PING, b"there?"), (Opcode.TEXT, b"one two three"), (Opcode.TEXT, b"four")]
 
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from ..client import EnvClient, GenericEnvClient
 from ..errors import LaunchFailed, UnknownEnvironment, UsageError
@@ -23,19 +23,11 @@ INSTALL_TIMEOUT_S = 900.0
 TAIL_LINES = 20
 
 
-class SpacePackage(NamedTuple):
-    """A Space of the Hub as a package that can be installed.
-
-    Attributes:
-        owner: Its user or organization.
-        name: Its name there.
-    """
-
-    owner: str
-    name: str
+class SpacePackage(SpaceName):
+    """A Space of the Hub as a package that can be installed."""
 
     @classmethod
-    def of(cls, name: str) -> Self | None:
+    def parse(cls, name: str) -> Self | None:
         """The Space of `owner/name` or of an address; None for a plain name."""
         if "/" not in name:
             return None
@@ -48,11 +40,6 @@ class SpacePackage(NamedTuple):
     def git_url(self) -> str:
         """Its repository."""
         return f"{ClientSettings.read().hub_url.rstrip('/')}/spaces/{self.owner}/{self.name}"
-
-    @property
-    def url(self) -> str:
-        """Where it is served."""
-        return SpaceName(self.owner, self.name).url
 
     def installed(self) -> catalog.EnvironmentEntry | None:
         """Its package, if installed: from there, or under its name from an index or a folder.
@@ -106,10 +93,6 @@ class SpacePackage(NamedTuple):
         importlib.invalidate_caches()
 
 
-# Environment variable with the effect of `trust_remote_code=True`.
-OPENENV_TRUST_REMOTE_CODE = "OPENENV_TRUST_REMOTE_CODE"
-
-
 class AutoEnv:
     """Finds the client class of an environment that is installed, comes with this package, or is a Space of the Hub::
 
@@ -159,7 +142,7 @@ class AutoEnv:
             ImportFailed: Its package cannot be imported.
             LaunchFailed, NotReady, MissingExtra: No server could be started for it.
         """
-        space = SpacePackage.of(name)
+        space = SpacePackage.parse(name)
         client: type[EnvClient[Any, Any, Any]] = (
             GenericEnvClient if skip_install else class_of(entry_of(name, trust_remote_code), "client")
         )
@@ -208,7 +191,7 @@ class AutoEnv:
 
 def default_image(name: str) -> str:
     """The default name of an environment's image."""
-    space = SpacePackage.of(name)
+    space = SpacePackage.parse(name)
     return f"{canonical(space.name if space else name)}-env:latest"
 
 
@@ -216,5 +199,5 @@ def entry_of(name: str, trust_remote_code: bool = False) -> catalog.EnvironmentE
     """The environment of a name, or of a Space, which is installed if that is trusted."""
     if not isinstance(name, str) or not name.strip():
         raise UsageError(f"{name!r} is no name of an environment, as in 'echo'")
-    space = SpacePackage.of(name)
+    space = SpacePackage.parse(name)
     return catalog.find(name) if space is None else space.ensure(trust_remote_code)

@@ -99,8 +99,6 @@ def write_rows(file: IO[str], rows: Iterable[RequestRow]) -> None:
 
 
 def _rounded(value: object) -> object:
-    if isinstance(value, list):
-        return [_rounded(element) for element in value]
     return round(value, 6) if isinstance(value, float) else value
 
 

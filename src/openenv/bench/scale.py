@@ -6,12 +6,12 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from .._http import bearer, fetch
 from .._tuning import raise_file_limit
@@ -72,55 +72,36 @@ class LaunchPlan:
         return f"{self.spec.count} x {what} on {self.provider}{before}"
 
 
-class LaunchedServers:
+@contextmanager
+def launched(plan: LaunchPlan) -> Iterator[tuple[Deployment, list[str]]]:
     """Launches servers for a block. They are ready at its start and stopped at its end, also after an error.
 
-    Args:
-        launching: The servers to launch.
+    Yields:
+        The servers, and the addresses for the load: theirs, or that of the gateway.
+
+    Raises:
+        UsageError: The provider does not support it.
+        ProviderFailed: The launch failed.
     """
+    with ExitStack() as stack:
+        provider = catalog_entry(plan.provider).make(**plan.provider_options)
+        close = getattr(provider, "close", None)
+        if close is not None:
+            stack.callback(close)
+        deployment = stack.enter_context(deploy(plan.spec, provider))
+        if plan.gateway == "none":
+            yield deployment, deployment.urls
+        else:
+            with Gateway(deployment, max_sessions=max(plan.sessions, 1024)) as gateway:
+                yield deployment, [gateway.url]
 
-    def __init__(self, launching: LaunchPlan):
-        self._launching = launching
-        self._stack = ExitStack()
-        self._deployment: Deployment | None = None
-        self.urls: list[str] = []
 
-    def __enter__(self) -> Self:
-        """Launches them and waits until they are ready.
-
-        Raises:
-            UsageError: The provider does not support it.
-            ProviderFailed: The launch failed.
-        """
-        launching = self._launching
-        with ExitStack() as stack:
-            provider = catalog_entry(launching.provider).make(**launching.provider_options)
-            close = getattr(provider, "close", None)
-            if close is not None:
-                stack.callback(close)
-            self._deployment = deployment = stack.enter_context(deploy(launching.spec, provider))
-            self.urls = deployment.urls
-            if launching.gateway == "envoy":
-                gateway = Gateway(deployment, max_sessions=max(launching.sessions, 1024))
-                self.urls = [stack.enter_context(gateway).url]
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._stack.__exit__(*exc_info)
-
-    @property
-    def api_key(self) -> str | None:
-        """API key of the servers."""
-        return None if self._deployment is None else self._deployment.api_key
-
-    def settle(self) -> None:
-        """Waits until no server has a session, at most 10 s."""
-        assert self._deployment is not None
-        limit = time.monotonic() + SETTLE_S
-        for url in self._deployment.urls:
-            while time.monotonic() < limit and _is_busy(url, self.api_key):
-                time.sleep(LOOK_S)
+def settle(deployment: Deployment) -> None:
+    """Waits until no server has a session, at most 10 s."""
+    limit = time.monotonic() + SETTLE_S
+    for url in deployment.urls:
+        while time.monotonic() < limit and _is_busy(url, deployment.api_key):
+            time.sleep(LOOK_S)
 
 
 def _is_busy(url: str, api_key: str | None) -> bool:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -20,7 +16,7 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_
 from .._tuning import raise_file_limit
 from ..client import GenericEnvClient
 from ..errors import ConnectionFailed, LaunchFailed, NotReady
-from ..providers.process import kill_on_parent_death
+from ..providers.process import Process
 from .load import run_loop
 from .machine import cpu_seconds, process_tree, resident_bytes
 
@@ -32,14 +28,13 @@ STOP_S = 10.0
 QUIET_CPU_S = 0.03
 LOOK_S = 0.25
 SETTLE_S = 10.0
-_LOG_TAIL = 2000
-_ADDRESS = re.compile(rb"https?://[^\s\x1b]+:\d+")
+_ADDRESS = r"https?://[^\s\x1b]+:\d+"
 
 
 class ServedProcess:
     """A command that serves an environment. Runs for a `with` block, and is ready at its start.
 
-    It also ends when the thread of the block ends, for instance by SIGKILL.
+    It also ends when this process ends, for instance by SIGKILL.
 
     Args:
         command: Command line. The command prints its address (`http://host:port`).
@@ -71,20 +66,7 @@ class ServedProcess:
             NotReady: The server did not answer in time.
         """
         raise_file_limit()
-        self._log = tempfile.TemporaryFile()
-        # A new process group, so that its workers end with it, and Ctrl-C reaches only this process.
-        try:
-            self._process = subprocess.Popen(  # noqa: S603  no shell is involved
-                kill_on_parent_death(self._command),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                cwd=self._cwd,
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._log.close()
-            raise LaunchFailed(f"cannot start {self._name()}: {error}") from error
+        self._process = Process(self._command, None, self._cwd)
         try:
             if self._cpus is not None:
                 os.sched_setaffinity(self._process.pid, self._cpus)
@@ -130,46 +112,34 @@ class ServedProcess:
 
     def close(self) -> None:
         """Ends it: SIGTERM, then SIGKILL for the processes that remain. May be called repeatedly."""
-        self._process.terminate()
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_S)
-        finally:  # also after a second Ctrl-C
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._log.close()
+        self._process.stop(STOP_S)
 
     def _await_reset(self, limit: float) -> None:
         failure = "it has not printed its address"
-        while time.monotonic() < limit:
-            self._check()
-            if self._url is None and (found := _ADDRESS.search(self._output())):
-                self._url = found.group().decode()
-            if self._url is not None:
-                try:
-                    probe(self._url, timeout_s=max(0.1, limit - time.monotonic()))
-                except ConnectionFailed as error:
-                    failure = error.message
-                else:
-                    return
+        if self._url is None and (found := self._process.wait_for(_ADDRESS, READY_S)):
+            self._url = found[0]
+        self._check()
+        while self._url is not None and time.monotonic() < limit:
+            try:
+                probe(self._url, timeout_s=max(0.1, limit - time.monotonic()))
+            except ConnectionFailed as error:
+                failure = error.message
+            else:
+                return
             time.sleep(0.05)
+            self._check()
         raise NotReady(f"{self._name()} is not ready after {READY_S:g} s: {failure}{self._tail()}")
 
     def _check(self) -> None:
-        code = self._process.poll()
-        if code is not None:
-            raise LaunchFailed(f"{self._name()} ended with exit code {code}{self._tail()}")
+        end = self._process.end
+        if end is not None:
+            raise LaunchFailed(f"{self._name()} {end}{self._tail()}")
 
     def _name(self) -> str:
         return " ".join(self._command)
 
-    def _output(self) -> bytes:
-        # pread, since the server writes at the shared position of the file.
-        return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0)
-
     def _tail(self) -> str:
-        text = self._output()[-_LOG_TAIL:].decode(errors="replace").strip()
+        text = self._process.tail
         return f"; the end of its output:\n{text}" if text else "; it has no output"
 
 

@@ -9,28 +9,17 @@ import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import urlsplit
+
+from websockets.frames import Opcode
 
 from .._http import reason_of
 from ..client.endpoints import websocket_url
 from ..errors import ConnectionFailed, ConnectionLost, ConnectTimeout, OpenEnvError, ProtocolViolation, StepTimeout
 from ..protocol.client import ClientProtocol
 from ..providers.gateway import HEADER
-
-
-class Opcode(IntEnum):
-    """Types of WebSocket frames."""
-
-    CONTINUATION = 0
-    TEXT = 1
-    BINARY = 2
-    CLOSE = 8
-    PING = 9
-    PONG = 10
-
 
 # Clients must mask their frames. This mask does not change the bytes.
 _MASK = bytes(4)

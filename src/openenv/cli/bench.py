@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -360,19 +361,19 @@ def _measured(
 ) -> dict[str, Any]:
     """Provides a server until the stack exits; returns the facts that `measure_scale` needs."""
 
-    from ..bench.scale import LaunchedServers
+    from ..bench.scale import launched, settle
     from ..bench.served import probe
     from ..settings import ClientSettings
 
     if plan is not None:
         display.say(f"launching {plan.words}")
-        launched = stack.enter_context(LaunchedServers(plan))
+        deployment, urls = stack.enter_context(launched(plan))
         return {
-            "url": launched.urls,
+            "url": urls,
             "served_by": plan.words,
             "target": plan.spec.target or plan.spec.image,
-            "api_key": launched.api_key,
-            "settle": launched.settle,
+            "api_key": deployment.api_key,
+            "settle": partial(settle, deployment),
         }
     if serve is not None:
         server = served(stack, display, serve, workers, max(grid.requests))

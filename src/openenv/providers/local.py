@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import signal
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .._asyncio import on_thread, start_task
+from .._asyncio import on_thread
 from ..errors import LaunchFailed, UsageError
 from ..settings import ServerSettings, environ_of_environments
 from .base import PRIVATE_SERVER_VARIABLES, BlockingRuntime, Leftover, SingleServerProvider, StartRate
 from .deployment import Deployment, Server
 from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
-from .process import GRACE_S, Process, free_port
+from .process import GRACE_S, Process, ProcessStart, free_port
 from .redaction import key_of, with_tail
 from .spec import Capabilities, LaunchSpec
 
@@ -83,29 +81,13 @@ def environment_labels(labels: Mapping[str, str]) -> dict[str, str]:
     return {_AS_VARIABLES[name]: value for name, value in labels.items()}
 
 
-@dataclass(slots=True)
-class _RunningServer:
-    """State of a server's process, from before its start until after its end."""
+class _RunningServer(ProcessStart):
+    """A server's process, and its GPUs."""
 
     gpus: tuple[str, ...] = ()
-    starting: asyncio.Future[Process] | None = None
-
-    @property
-    def process(self) -> Process | None:
-        """The process, once there is one."""
-        starting = self.starting
-        return starting.result() if starting is not None and starting.done() and not starting.exception() else None
-
-    async def start(self, make: Callable[[], Process]) -> Process:
-        # A caller that is cancelled here does not cancel the start of the process: `stop` waits for it.
-        self.starting = start_task(on_thread(make))
-        return await asyncio.shield(self.starting)
 
     async def stop(self) -> None:
-        if self.starting is not None:
-            await asyncio.wait([self.starting])
-        if self.process is not None:
-            await on_thread(self.process.stop)
+        await super().stop()
         machine_gpus.give_back(self.gpus)
         self.gpus = ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import re
@@ -12,9 +13,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from .._asyncio import on_thread, start_task
 from ..errors import LaunchFailed
 from .redaction import TAIL_LINES, redact, secrets_of
 
@@ -76,18 +78,18 @@ class Process:
 
     Args:
         command: The command line. No secrets: all users of the machine can read it.
-        variables: All of its environment variables.
+        variables: All of its environment variables; None: those of this process.
         folder: Its working folder; None: the current one.
 
     Raises:
         LaunchFailed: It could not be started.
     """
 
-    def __init__(self, command: Sequence[str], variables: Mapping[str, str], folder: Path | None = None):
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str] | None, folder: Path | None = None):
         self._command = list(command)
-        self._variables = dict(variables)
+        self._variables = None if variables is None else dict(variables)
         self._folder = folder
-        self._secrets = secrets_of(variables)
+        self._secrets = secrets_of(variables or {})
         self._owner = os.getpid()
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._said = threading.Condition()
@@ -154,14 +156,14 @@ class Process:
         assert self._child is not None
         self._child.wait()
 
-    def stop(self) -> None:
-        """Ends its process group: SIGTERM, and SIGKILL after `GRACE_S`. May be called repeatedly."""
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """Ends its process group: SIGTERM, and SIGKILL after `grace_s`. May be called repeatedly."""
         if os.getpid() != self._owner or self._child is None:
             return  # a fork: the process belongs to the parent
         with self._ending:
             self._signal(signal.SIGTERM)
             try:
-                self._child.wait(GRACE_S)
+                self._child.wait(grace_s)
             except subprocess.TimeoutExpired:
                 pass
             finally:
@@ -204,3 +206,28 @@ class Process:
         with self._said:
             self._over = True
             self._said.notify_all()
+
+
+class ProcessStart:
+    """A process, from before its start until after its end."""
+
+    def __init__(self) -> None:
+        self._starting: asyncio.Future[Process] | None = None
+
+    @property
+    def process(self) -> Process | None:
+        """The process, once there is one."""
+        starting = self._starting
+        return starting.result() if starting is not None and starting.done() and not starting.exception() else None
+
+    async def start(self, make: Callable[[], Process]) -> Process:
+        """Starts it on a thread. A cancelled caller does not cancel the start: `stop` waits for it."""
+        self._starting = start_task(on_thread(make))
+        return await asyncio.shield(self._starting)
+
+    async def stop(self) -> None:
+        """Ends it, also during its start. May be called repeatedly."""
+        if self._starting is not None:
+            await asyncio.wait([self._starting])
+        if self.process is not None:
+            await on_thread(self.process.stop)

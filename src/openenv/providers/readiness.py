@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
+from .._asyncio import first_of
 from .._backoff import Backoff
 from .._http import bearer
 from ..errors import LaunchFailed, NotReady, OpenEnvError, UsageError
@@ -77,18 +78,14 @@ async def until_ready(
     attempts = asyncio.ensure_future(probe.run())
     watch = asyncio.ensure_future(_watch(gone))
     try:
-        await asyncio.wait({attempts, watch}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if attempts.done():
-            attempts.result()
-            return
-        if watch.done():
-            raise LaunchFailed(with_tail(f"the server {watch.result()} before it was ready", await log()))
+        async with asyncio.timeout(timeout_s):
+            ended = await first_of(attempts, watch)
+    except TimeoutError:
         limit, reason = f"{round(timeout_s, 2):g} s (timeout_s)", trouble() or probe.reason
-        raise NotReady(with_tail(f"{base_url} was not ready within {limit}: {reason}", await log()))
-    finally:
-        for task in (attempts, watch):
-            task.cancel()
-        await asyncio.wait({attempts, watch})
+        raise NotReady(with_tail(f"{base_url} was not ready within {limit}: {reason}", await log())) from None
+    if attempts not in ended:
+        raise LaunchFailed(with_tail(f"the server {watch.result()} before it was ready", await log()))
+    attempts.result()
 
 
 async def _watch(gone: Ask) -> str:

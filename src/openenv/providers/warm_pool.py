@@ -56,7 +56,7 @@ class WarmPool:
         self._starting: set[asyncio.Task[None]] = set()
         self._fault: OpenEnvError | None = None
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        self._changed: asyncio.Event | None = None
+        self._changed = asyncio.Event()
         self._news = asyncio.Event()
         self._over = False
         self._keeper: asyncio.Task[None] | None = None
@@ -103,7 +103,6 @@ class WarmPool:
 
     async def _keep(self) -> None:
         self._keeper = asyncio.current_task()
-        self._changed = asyncio.Event()
         while not self._over:
             self._changed.clear()
             await self._sort_out()
@@ -183,8 +182,7 @@ class WarmPool:
                 raise outcome
 
     def _wake(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
+        self._changed.set()
         self._news.set()
         self._news = asyncio.Event()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from .topology import COOKIE, HEADER, PARAMETER, Topology
+from .topology import BACKEND_IDLE_S, COOKIE, HEAD_S, HEADER, PARAMETER, Topology
 
 BOOTSTRAP = "envoy.yaml"
 """The configuration file that Envoy starts with; read once."""
@@ -21,10 +21,6 @@ Fields = dict[str, Any]
 _TYPE = "type.googleapis.com/envoy."
 # Key of the metadata that identifies a backend's endpoint.
 _BACKEND = "backend"
-# uvicorn closes connections after 5 s of idle time; a request on a connection that is being closed would fail.
-_BACKEND_IDLE_S = 4
-# Seconds that a client may take to send the headers of a request.
-_HEAD_S = 30
 _BUFFER_BYTES = 64 * 1024
 # Envoy weights a backend by its active requests to the power of minus this value. A larger value plans the order of
 # backends too far ahead: the counts are outdated when many sessions end together.
@@ -116,7 +112,7 @@ def _bootstrap(topology: Topology, routes: Fields) -> Fields:
         "http_filters": [router],
         # No idle timeout: client and server decide how long a session may be silent.
         "stream_idle_timeout": "0s",
-        "request_headers_timeout": _seconds(_HEAD_S),
+        "request_headers_timeout": _seconds(HEAD_S),
         # Servers get the client's address: they count wrong keys by it.
         "use_remote_address": True,
         "server_header_transformation": "PASS_THROUGH",
@@ -284,7 +280,7 @@ def _cluster(topology: Topology, found: Fields) -> Fields:
                 "extensions.upstreams.http.v3.HttpProtocolOptions",
                 {
                     "explicit_http_config": {"http_protocol_options": {}},
-                    "common_http_protocol_options": {"idle_timeout": _seconds(_BACKEND_IDLE_S)},
+                    "common_http_protocol_options": {"idle_timeout": _seconds(BACKEND_IDLE_S)},
                     "outlier_detection": {"error_matcher": {"http_response_headers_match": {"headers": [no_server]}}},
                 },
             )

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from ...errors import UsageError
-from .topology import COOKIE, HEADER, PARAMETER, Backend, Topology
+from .topology import BACKEND_IDLE_S, COOKIE, HEAD_S, HEADER, PARAMETER, Backend, Topology
 
 CONFIGURATION = "haproxy.cfg"
 """The configuration file of HAProxy (`haproxy -W -f`); a reload (SIGUSR2) keeps existing sessions."""
-
-# uvicorn closes connections after 5 s of idle time; a request on a connection that is being closed would fail.
-_BACKEND_IDLE_S = 4
-# Seconds that a client may take to send the headers of a request.
-_HEAD_S = 30
 
 
 def render(topology: Topology) -> dict[str, str]:
@@ -37,7 +32,7 @@ def render(topology: Topology) -> dict[str, str]:
         "defaults",
         "    mode http",
         "    timeout connect " + _milliseconds(topology.connect_timeout_s),
-        f"    timeout http-request {_HEAD_S}s",
+        f"    timeout http-request {HEAD_S}s",
         "    timeout http-keep-alive 60s",
         # Client and server decide how long a call or a silent session may last.
         "    timeout client 24d",
@@ -95,7 +90,7 @@ def render(topology: Topology) -> dict[str, str]:
 
 
 def _server(topology: Topology, backend: Backend) -> str:
-    line = f"    server {backend.name} {backend.place} pool-purge-delay {_BACKEND_IDLE_S}s"
+    line = f"    server {backend.name} {backend.place} pool-purge-delay {BACKEND_IDLE_S}s"
     if not backend.tls:
         return line
     named = "" if backend.certified is None else f" sni str({backend.certified}) verifyhost {backend.certified}"

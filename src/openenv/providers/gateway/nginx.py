@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 
 from ...errors import UsageError
-from .topology import COOKIE, HEADER, PARAMETER, Topology
+from .topology import COOKIE, HEAD_S, HEADER, PARAMETER, Topology
 
 CONFIGURATION = "nginx.conf"
 """The configuration file of nginx (`nginx -c`); a reload (SIGHUP) keeps existing sessions."""
 
-# Seconds that a client may take to send the headers of a request.
-_HEAD_S = 30
 _FURTHER_FILES = 256
 _MAP_WORDS = frozenset({"default", "hostnames", "include", "volatile"})
 _HEADER = HEADER.replace("-", "_")
@@ -46,7 +44,7 @@ def render(topology: Topology) -> dict[str, str]:
     http = [
         "access_log off;",
         "server_tokens off;",
-        f"client_header_timeout {_HEAD_S}s;",
+        f"client_header_timeout {HEAD_S}s;",
         # The servers limit the size of messages.
         "client_max_body_size 0;",
         "map_hash_bucket_size 256;",

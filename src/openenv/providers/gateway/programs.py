@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from ..._asyncio import on_thread, start_task
+from ..._asyncio import on_thread
 from ..._tuning import raise_file_limit
 from ...errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
-from ..process import Process
+from ..process import Process, ProcessStart
 from ..redaction import with_tail
 from . import Topology, envoy, haproxy, nginx
 
@@ -53,21 +53,15 @@ class Envoy:
         self._threads = threads
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._written: dict[str, str] = {}
-        self._starting: asyncio.Future[Process] | None = None
+        self._run = ProcessStart()
         self._over = False
 
     @property
     def end(self) -> str | None:
         """How it ended, phrased to follow "Envoy". None while it runs."""
-        if self._over or self._process is None:
+        if self._over or self._run.process is None:
             return "was stopped" if self._over else None
-        return self._process.end
-
-    @property
-    def _process(self) -> Process | None:
-        """Its process, once it has been started."""
-        starting = self._starting
-        return starting.result() if starting is not None and starting.done() and not starting.exception() else None
+        return self._run.process.end
 
     async def start(self, topology: Topology, timeout_s: float) -> None:
         """Starts it and waits until it listens. Raises as `Gateway.start` does; call `stop` after an error."""
@@ -89,9 +83,7 @@ class Envoy:
         raise_file_limit()
         command = [self._program, "-c", str(folder / envoy.BOOTSTRAP), "--concurrency", str(self._threads)]
         command += ["--admin-address-path", str(folder / "admin"), "--disable-hot-restart", "--log-level", "warning"]
-        # A caller that is cancelled here does not cancel the start of the process: `stop` waits for it.
-        self._starting = start_task(on_thread(lambda: Process(command, {"PATH": os.defpath}, folder)))
-        await asyncio.shield(self._starting)
+        await self._run.start(lambda: Process(command, {"PATH": os.defpath}, folder))
         await self._until(lambda: self._listens(folder / "admin"), timeout_s, "did not listen")
 
     async def take(self, topology: Topology) -> None:
@@ -110,10 +102,7 @@ class Envoy:
     async def stop(self) -> None:
         """Ends it and removes its files. May be called repeatedly, also during the start."""
         self._over, self.admin = True, None
-        if self._starting is not None:
-            await asyncio.wait([self._starting])
-        if self._process is not None:
-            await on_thread(self._process.stop)
+        await self._run.stop()
         if self._folder is not None:
             self._folder.cleanup()
 
@@ -134,7 +123,7 @@ class Envoy:
 
     @property
     def _log(self) -> str:
-        return "" if self._process is None else self._process.tail
+        return "" if self._run.process is None else self._run.process.tail
 
     async def _listens(self, announced: Path) -> bool:
         """Whether it listens. It writes the address of its administration to a file."""

@@ -24,6 +24,10 @@ _PATH = re.compile(r"/[A-Za-z0-9/._~-]*")
 # Characters of file names that need no quoting in any of the three configuration formats.
 _FILE = re.compile(r"[A-Za-z0-9/._@+~:-]+")
 _PORTS = range(1, 65536)
+HEAD_S = 30
+"""Seconds that a client may take to send the headers of a request."""
+BACKEND_IDLE_S = 4
+"""uvicorn closes connections after 5 s of idle time; a request on a connection that is being closed would fail."""
 # Zone of an IPv6 address: Python accepts any text after `%`. Linux allows 15 characters in an interface name.
 _ZONE = re.compile(r"[A-Za-z0-9._-]{1,15}")
 

@@ -323,7 +323,7 @@ class WebSocketRelay(Relay):
                 f"{'wss' if scheme == 'https' else 'ws'}://{place}{self._place}",
                 subprotocols=self._scope["subprotocols"] or None,
                 additional_headers=[
-                    (_latin1(name), _latin1(value))
+                    (name.decode("latin-1"), value.decode("latin-1"))
                     for name, value in headers
                     if not name.startswith(b"sec-websocket-")
                 ],
@@ -402,10 +402,6 @@ class WebSocketRelay(Relay):
             # keep the client's sessions.
             there.transport.abort()
         await there.close(code if code not in _UNSAID else GOING_AWAY, _close_reason(reason))
-
-
-def _latin1(raw: bytes) -> str:
-    return raw.decode("latin-1")
 
 
 def _close_reason(reason: str) -> str:
