@@ -26,7 +26,15 @@ from ..errors import (
     UsageError,
 )
 from . import memory, websocket
-from .connection import ClientConnectionV1, ClientConnectionV2, ClientSession, Receiver, Transport, dial
+from .connection import (
+    ClientConnectionV1,
+    ClientConnectionV2,
+    ClientSession,
+    OneSessionConnection,
+    Receiver,
+    Transport,
+    dial,
+)
 from .endpoints import ANY_SERVER, Affinity, Endpoint, Endpoints, Headers
 from .portal import LoopBound
 from .schema_check import schema_check_of
@@ -166,6 +174,7 @@ class BaseClient(LoopBound):
     _headers_with: Callable[[str | None], Headers]
     _wait_s: float | None
     _record: Path | None
+    _production_calls: frozenset[str] = frozenset()
 
     def _set_servers(self, base_url: str | Sequence[str] | None) -> None:
         """Sets the addresses of the servers; None for a client of an app."""
@@ -197,7 +206,7 @@ class BaseClient(LoopBound):
         return other
 
     async def _connect_async(self) -> Self:
-        await self._open(anew=True)
+        await self._open("connect", anew=True)
         return self
 
     async def _new_session_async(self) -> Self:
@@ -261,7 +270,7 @@ class BaseClient(LoopBound):
 
     async def _session_for(self, capability: str) -> ResumableSession:
         """The session, on a server that can do more than reset and step. Raises `UsageError` if it cannot."""
-        session = (await self._open()).resumable
+        session = (await self._open(capability)).resumable
         if session is None:
             raise UsageError(f"{capability} needs protocol v2, and this server speaks v1 only: upgrade it")
         hello = await session.link.greeting(self._options.connect_timeout_s)
@@ -296,18 +305,15 @@ class BaseClient(LoopBound):
             if key is not None:
                 self._options = replace(self._options, headers=self._headers_with(key))
 
-    async def _open(self, anew: bool = False) -> ClientSession:
-        """The session of this client; `anew` replaces a session that has ended or soon will."""
+    async def _open(self, what: str, anew: bool = False) -> ClientSession:
+        """The session of this client for a call (`what`); `anew` replaces a session that has ended or soon will."""
         session = self._held
         if session is not None and (not anew or (session.error is None and not session.leaving)):
             return session
         if self._closed and not anew:
-            raise SessionLost("this client was closed, and its session with it: call reset() for a new one")
-        if self._client_mode == "production":
-            raise UsageError(
-                "in production mode (mode, OPENENV_CLIENT_MODE) servers offer tools and no reset, step or state: "
-                "use MCPToolClient, or mode='simulation'"
-            )
+            again = "connect" if self._client_mode == "production" else "reset"
+            raise SessionLost(f"this client was closed, and its session with it: call {again}() for a new one")
+        self._check_mode(what)
         self._closed = False
         connecting = self._connecting
         async with connecting:
@@ -315,7 +321,7 @@ class BaseClient(LoopBound):
             if self._held is session:
                 await self._host()
                 try:
-                    end = await self._dial()
+                    end = await self._dial_session()
                 except (ConnectionFailed, ProviderFailed):
                     if session is None or session.error is not None:
                         raise
@@ -346,19 +352,32 @@ class BaseClient(LoopBound):
         if connecting is not self._connecting:
             raise SessionLost("this client was closed while it was connecting: call reset() for a new session")
 
+    def _check_mode(self, what: str) -> None:
+        """Raises `UsageError` in production mode, except for the calls that servers then offer."""
+        if self._client_mode == "production" and what not in self._production_calls:
+            raise UsageError(
+                f"{what} is not for clients in production mode (mode, OPENENV_CLIENT_MODE), where servers offer "
+                "tools and no call that drives an episode: use list_tools and call_tool of MCPToolClient, or leave "
+                "mode out (EnvClient takes mode='simulation' too)"
+            )
+
     def _session_of(
-        self, end: ClientConnectionV2 | ClientConnectionV1, ref: SessionRef | None = None
+        self, end: ClientConnectionV2 | OneSessionConnection, ref: SessionRef | None = None
     ) -> ClientSession:
         session: ClientSession
         if isinstance(end, ClientConnectionV2):
             session = ResumableSession(end, self._resumption, self._wait_s, ref)
         else:
             end.owner, session = self, end
-        if self._record is None:
+        if self._record is None or self._client_mode == "production":
             return session
         from .recorded import RecordedClientSession  # noqa: PLC0415 - few clients record
 
         return RecordedClientSession(session, end, self._record)
+
+    async def _dial_session(self) -> ClientConnectionV2 | OneSessionConnection:
+        """Opens the connection of a new session."""
+        return await self._dial()
 
     async def _dial(self, affinity: Affinity = ANY_SERVER) -> ClientConnectionV2 | ClientConnectionV1:
         """Connects to the server that the affinity names, else to the one with the fewest connections of ours."""

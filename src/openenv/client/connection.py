@@ -463,7 +463,9 @@ def call_timeout(late: str, link: ClientConnectionV2 | None) -> StepTimeout:
 
 
 class OneSessionConnection:
-    """The client's end of a connection that is one session: v1, or MCP. Belongs to the event loop that made it.
+    """The client's end of a connection that is one `ClientSession`: v1, or MCP.
+
+    It belongs to the event loop that made it.
 
     Args:
         max_message_bytes: Largest message that is sent.
@@ -479,6 +481,17 @@ class OneSessionConnection:
         self._max_bytes = max_message_bytes
         self._loop = asyncio.get_running_loop()
         self._transport: Transport | None = None
+
+    @property
+    def leaving(self) -> bool:
+        return False  # these protocols have no message for it
+
+    @property
+    def resumable(self) -> None:
+        return None
+
+    async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
+        raise NotImplementedError
 
     def begin(self, transport: Transport) -> None:
         """Takes the connection. Its first frames may have been received already."""
@@ -514,7 +527,7 @@ class OneSessionConnection:
 
 
 class ClientConnectionV1(OneSessionConnection):
-    """The client's end of a v1 connection, which is one `ClientSession`. Takes arguments as its base does.
+    """The client's end of a v1 connection. Takes arguments as its base does.
 
     Attributes:
         served: Whether a call got a reply.
@@ -524,14 +537,6 @@ class ClientConnectionV1(OneSessionConnection):
         super().__init__(max_message_bytes)
         self._protocol = ClientProtocol()
         self.served = False
-
-    @property
-    def leaving(self) -> bool:
-        return False  # v1 has no message for it
-
-    @property
-    def resumable(self) -> None:
-        return None
 
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
         """See `ClientSession.call`; concurrent calls queue up on the server."""

@@ -408,21 +408,21 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
     # The calls of the session.
 
     async def _reset_async(self, arguments: dict[str, Any]) -> StepResult[ObsT]:
-        session = await self._open(anew=True)
+        session = await self._open("reset", anew=True)
         payload = await session.call("reset", arguments, self._message_timeout_s)
         check_seed(self, arguments, payload)
         check_outcome(payload)
         return _read(self._parse_result, payload)
 
     async def _step_async(self, action: ActT, timeout_s: float | None = None) -> StepResult[ObsT]:
-        session = await self._open()
+        session = await self._open("step")
         limit_s = self._message_timeout_s if timeout_s is None else timeout_s
         payload = await session.call("step", self._step_payload(action), limit_s)
         check_outcome(payload)
         return _read(self._parse_result, payload)
 
     async def _state_async(self) -> StateT:
-        session = await self._open()
+        session = await self._open("state")
         return _read(self._parse_state, await session.call("state", None, self._message_timeout_s))
 
 

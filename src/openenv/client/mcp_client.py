@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from itertools import count
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import from_json, to_json
@@ -14,15 +14,14 @@ from ..errors import (
     OpenEnvError,
     ProtocolViolation,
     ServerFull,
-    SessionLost,
     StepFailed,
     ToolFailed,
     UsageError,
     from_wire,
 )
-from ..mcp.types import CallToolAction, CallToolObservation, ListToolsObservation, Tool
+from ..mcp.types import CallToolAction, CallToolObservation, ListToolsObservation, McpMethod, Tool
 from ..types import Observation, State, StepResult
-from .connection import OneSessionConnection, session_lost, too_large
+from .connection import CallKind, ClientConnectionV2, ClientSession, OneSessionConnection, session_lost, too_large
 from .endpoints import ANY_SERVER, Endpoint, mcp_url
 from .env_client import EnvClient, SyncEnvClient
 from .payloads import parse_observation
@@ -38,30 +37,19 @@ class McpConnection(OneSessionConnection):
         self._ids = count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
-    async def ask(self, method: str, params: dict[str, Any], timeout_s: float | None) -> Any:
-        """The result of one request.
-
-        Raises:
-            ToolFailed: The server reports an error.
-            StepTimeout: No reply in time; it is dropped when it comes.
-            ServerFull: There is no session.
-            MessageTooLarge: It is over the limit, and was not sent.
-            OpenEnvError: Another error of the server, or the connection's error.
-        """
+    async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
+        """See `ClientSession.call`; the server takes only requests for tools (`mcp`)."""
         if self.error is not None:
-            raise self.error.with_traceback(None)
+            raise session_lost(self.error)
         request_id = next(self._ids)
-        frame = to_json({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+        frame = to_json({"jsonrpc": "2.0", "id": request_id, **data})
         if len(frame) > self._max_bytes:
             raise too_large(len(frame), self._max_bytes)
         waiter = self._waiting[request_id] = self._loop.create_future()
         try:
-            reply = await self._reply(method, frame, waiter, timeout_s)
+            return await self._reply(data["method"], frame, waiter, timeout_s)
         finally:
             self._waiting.pop(request_id, None)
-        if reply.get("error") is not None:
-            raise rpc_error(str(params.get("name", "")), reply["error"])
-        return reply.get("result")
 
     def received(self, frame: bytes) -> None:
         try:
@@ -69,7 +57,7 @@ class McpConnection(OneSessionConnection):
         except ValueError:
             reply = None
         if not isinstance(reply, dict):
-            self._fail(ProtocolViolation(f"the server sent what is no reply: {frame[:200]!r}"))
+            self._fail(ProtocolViolation(f"the server sent a frame that is not a reply: {frame[:200]!r}"))
             self._drop()
             return
         number = reply.get("id")
@@ -90,7 +78,7 @@ class McpConnection(OneSessionConnection):
 def rpc_error(tool: str, error: Any) -> OpenEnvError:
     """The `OpenEnvError` for a JSON-RPC error."""
     if not isinstance(error, Mapping):
-        return ProtocolViolation(f"the server sent an error that is none: {error!r:.200}")
+        return ProtocolViolation(f"the server sent an error that is not a JSON-RPC error: {error!r:.200}")
     message, data = str(error.get("message", "")), error.get("data")
     failure = f"Tool {tool!r} failed: {message}"
     facts: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
@@ -119,7 +107,7 @@ async def ask_session(
     client: EnvClient[Any, Any, Any], method: str, params: dict[str, Any], timeout_s: float | None
 ) -> dict[str, Any]:
     """The `result` or `error` of a JSON-RPC request to a client's session. Raises as `EnvClient.step`."""
-    session = await client._open()
+    session = await client._open(method)
     return await session.call("mcp", {"method": method, "params": params}, timeout_s)
 
 
@@ -139,6 +127,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
     """
 
     use_production_mode: bool = True
+    _production_calls = frozenset({"connect", *McpMethod})
 
     def __init__(
         self,
@@ -182,10 +171,9 @@ class MCPClientBase(EnvClient[Any, Any, State]):
     def _begin(self) -> None:
         super()._begin()
         self._tools_cache: list[Tool] | None = None
-        self._mcp: McpConnection | None = None
 
     def _copied(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._copied().items() if name not in {"_tools_cache", "_mcp"}}
+        return {name: value for name, value in super()._copied().items() if name != "_tools_cache"}
 
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[Any]:
         result = parse_observation(None, payload)
@@ -221,78 +209,29 @@ class MCPClientBase(EnvClient[Any, Any, State]):
 
     async def _ask(self, method: str, params: dict[str, Any]) -> Any:
         """The result of a JSON-RPC request to the session. Raises `ToolFailed` for its error."""
-        if self._by_requests:
-            return await (await self._link()).ask(method, params, self._message_timeout_s)
         reply = await ask_session(self, method, params, self._message_timeout_s)
         if reply.get("error") is not None:
             raise rpc_error(str(params.get("name", "")), reply["error"])
         return reply.get("result")
 
-    @property
-    def _by_requests(self) -> bool:
-        return self._client_mode == "production"
-
-    async def _connect_async(self) -> Self:
-        if not self._by_requests:
-            return await super()._connect_async()
-        await self._link(anew=True)
-        return self
-
-    async def _reset_async(self, arguments: dict[str, Any]) -> StepResult[Any]:
-        self._check_simulation("reset")
-        return await super()._reset_async(arguments)
-
-    async def _step_async(self, action: Any, timeout_s: float | None = None) -> StepResult[Any]:
-        self._check_simulation("step")
-        return await super()._step_async(action, timeout_s)
-
-    async def _state_async(self) -> State:
-        self._check_simulation("state")
-        return await super()._state_async()
-
     async def _disconnect_async(self) -> None:
-        link, self._mcp, self._tools_cache = self._mcp, None, None
+        self._tools_cache = None
         await super()._disconnect_async()
-        if link is not None:
-            await link.aclose()
 
-    def _cut(self, reason: str) -> None:
-        super()._cut(reason)
-        if self._mcp is not None:
-            self._mcp.error = SessionLost(reason)
+    async def _open(self, what: str, anew: bool = False) -> ClientSession:
+        self._check_mode(what)
+        return await super()._open(what, anew)
 
-    def _check_simulation(self, what: str) -> None:
-        if self._by_requests:
-            raise UsageError(
-                f"{what} is not for clients in production mode (mode, OPENENV_CLIENT_MODE), where servers offer "
-                "tools and nothing that drives an episode: use list_tools and call_tool, or leave mode out"
-            )
-
-    async def _link(self, anew: bool = False) -> McpConnection:
-        """The connection to `/mcp`; `anew` replaces a connection that has ended."""
-        link = self._mcp
-        if link is not None and link.error is None:
-            return link
-        if link is not None and link.error is not None and not anew:
-            raise session_lost(link.error)
-        if self._closed and not anew:
-            raise SessionLost("this client was closed, and its session with it: call connect() for a new one")
-        self._closed = False
-        connecting = self._connecting
-        async with connecting:
-            self._check_open(connecting)
-            if self._mcp is link:
-                await self._host()
-                if self._endpoints is None:
-                    raise UsageError("mode='production' uses the /mcp of a server: pass base_url, and not app")
-                self._mcp = await self._at_one_of(self._endpoints, ANY_SERVER, self._dial_mcp)
-                self._tools_cache = None
-            assert self._mcp is not None
-            return self._mcp
+    async def _dial_session(self) -> ClientConnectionV2 | OneSessionConnection:
+        if self._client_mode != "production":
+            return await super()._dial_session()
+        if self._endpoints is None:
+            raise UsageError("mode='production' uses the /mcp of a server: pass base_url, and not app")
+        self._tools_cache = None
+        return await self._at_one_of(self._endpoints, ANY_SERVER, self._dial_mcp)
 
     async def _dial_mcp(self, endpoint: Endpoint) -> McpConnection:
         link = McpConnection(self._options.max_message_bytes)
-        link.owner = self
         link.begin(await self._transport(endpoint, mcp_url(endpoint.url), lambda _: link))
         return link
 

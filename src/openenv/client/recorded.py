@@ -14,7 +14,7 @@ from ..errors import Cancelled, OpenEnvError
 from ..mcp.types import DIRECT_CALL, McpMethod, action_of, observation_of
 from ..protocol.contract import hash_of
 from ..recording import Recorder, Source, Subject, Tap
-from .connection import CallKind, ClientConnectionV1, ClientConnectionV2, ClientSession, Payload
+from .connection import CallKind, ClientConnectionV2, ClientSession, OneSessionConnection, Payload
 from .session import ResumableSession
 from .vector_sessions import EnvSlot
 
@@ -48,7 +48,7 @@ class RecordedClientSession:
         folder: Folder of the record.
     """
 
-    def __init__(self, session: ClientSession, end: ClientConnectionV2 | ClientConnectionV1, folder: Path):
+    def __init__(self, session: ClientSession, end: ClientConnectionV2 | OneSessionConnection, folder: Path):
         self._session = session
         self._end = end
         self._recorder = recorder_at(folder)

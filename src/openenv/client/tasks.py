@@ -199,7 +199,7 @@ async def _splits(client: EnvClient[Any, Any, Any], timeout_s: float | None) -> 
 
 async def _ask(client: EnvClient[Any, Any, Any], method: str, timeout_s: float | None, **arguments: Any) -> Any:
     """Asks in the session, or by HTTP if the server speaks only v1."""
-    session = await client._open()
+    session = await client._open("tasks")
     if session.resumable is None:
         return await ask_by_http(client, method, arguments, timeout_s)
     await client._session_for("tasks")
