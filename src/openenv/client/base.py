@@ -38,7 +38,7 @@ from .connection import (
 from .endpoints import ANY_SERVER, Affinity, Endpoint, Endpoints, Headers
 from .portal import LoopBound
 from .schema_check import schema_check_of
-from .session import ResumableSession, Resumption, SessionRef
+from .session import ResumableSession, SessionRef
 
 if TYPE_CHECKING:
     from .env_client import EnvClient
@@ -159,7 +159,7 @@ def key_of(provider: Any) -> str | None:
 T = TypeVar("T")
 
 # Attributes of one connection or process: a copy gets new ones.
-_NOT_COPIED = ("_resumption", "_held", "_closed", "_others", "_loop", "_pid", "_connecting", "_blocking")
+_NOT_COPIED = ("_held", "_closed", "_others", "_loop", "_pid", "_connecting", "_blocking")
 
 
 class BaseClient(LoopBound):
@@ -190,7 +190,6 @@ class BaseClient(LoopBound):
     def _begin(self) -> None:
         """Begins without a session."""
         self._unbind()
-        self._resumption = Resumption(self._dial, self._options.connect_timeout_s)
         self._held: ClientSession | None = None
         self._closed = False
         self._others: WeakSet[BaseClient] = WeakSet()
@@ -237,7 +236,7 @@ class BaseClient(LoopBound):
         end = await self._dial(affinity)
         if not isinstance(end, ClientConnectionV2):
             await end.aclose()
-            raise ProtocolViolation("the server spoke protocol v2 before and does so no more")
+            raise ProtocolViolation("the server no longer speaks protocol v2")
         try:
             end.check = None  # done for the source session
             try:
@@ -245,7 +244,7 @@ class BaseClient(LoopBound):
                     await end.request("attach", ref._asdict())
             except TimeoutError as late:
                 limit = f"{self._options.connect_timeout_s:g} s (connect_timeout_s)"
-                raise ConnectTimeout(f"the fork is there, and did not answer within {limit}") from late
+                raise ConnectTimeout(f"the fork exists, but did not answer within {limit}") from late
             self._held = self._session_of(end, ref)
         except BaseException:
             await end.aclose([ref.session])
@@ -366,7 +365,7 @@ class BaseClient(LoopBound):
     ) -> ClientSession:
         session: ClientSession
         if isinstance(end, ClientConnectionV2):
-            session = ResumableSession(end, self._resumption, self._wait_s, ref)
+            session = ResumableSession(end, self._dial, self._options.connect_timeout_s, self._wait_s, ref)
         else:
             end.owner, session = self, end
         if self._record is None or self._client_mode == "production":

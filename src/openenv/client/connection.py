@@ -234,7 +234,7 @@ class ClientConnectionV2:
             async with asyncio.timeout(timeout_s):
                 await self._greeted.wait()
         except TimeoutError:
-            self.end(ProtocolViolation(f"the server agreed to protocol v2 and said no hello within {timeout_s:g} s"))
+            self.end(ProtocolViolation(f"the server agreed to protocol v2 but sent no hello within {timeout_s:g} s"))
         if self.error is not None:
             raise self.error
         assert self.hello is not None
@@ -341,7 +341,7 @@ class ClientConnectionV2:
         request = message.request
         if request is None:
             # The server could not read one of our frames, and cannot say which: its caller would wait forever.
-            self.end(message.error or ProtocolViolation("the server answered what was never asked"))
+            self.end(message.error or ProtocolViolation("the server sent a reply to no request"))
             return
         waiter = request.waiter
         if not message.more:
@@ -422,8 +422,8 @@ def session_lost(error: OpenEnvError) -> SessionLost:
 def session_not_resumed(error: OpenEnvError) -> SessionLost:
     """The error for a session that is gone from its server when its client comes back."""
     gone = SessionLost(
-        f"{_ADVICE}: its connection was lost, and the server that is there now "
-        f"does not let it come back (another worker process, or away for too long?): {error.message}"
+        f"{_ADVICE}: its connection was lost, and the server that answers now "
+        f"does not resume it (another worker process, or away for too long?): {error.message}"
     )
     gone.__cause__ = error
     return gone
@@ -454,9 +454,9 @@ def call_timeout(late: str, link: ClientConnectionV2 | None) -> StepTimeout:
         link: The connection of its session.
     """
     if link is None or link.error is None:
-        return StepTimeout(f"{late}; the environment may still be at it")
+        return StepTimeout(f"{late}; the environment may still execute it")
     error = StepTimeout(
-        f"{late}: the connection is lost ({link.error.message}), and its session goes on with the next"
+        f"{late}: the connection is lost ({link.error.message}), and its session continues on the next one"
     )
     error.blame = "infrastructure"
     return error
@@ -518,7 +518,7 @@ class OneSessionConnection:
             if isinstance(error, OpenEnvError):  # from the server
                 raise
             raise StepTimeout(
-                f"no reply to {kind} within {timeout_s:g} s (message_timeout_s); the environment may still be at it"
+                f"no reply to {kind} within {timeout_s:g} s (message_timeout_s); the environment may still execute it"
             ) from None
 
     def _drop(self) -> None:

@@ -58,7 +58,7 @@ def handshake_error(url: str, error: WSHandshakeError) -> OpenEnvError | None:
     if error.response.status in _GATEWAY_STATUSES:
         return _reported_error(url, error) or ConnectionFailed(
             f"{url} leads to no server at the moment (HTTP {int(error.response.status)}): "
-            "so answers what stands before servers, a gateway or a balancer, when it reaches none"
+            "a gateway or a balancer in front of the servers answers so when it reaches none"
         )
     if error.response.status not in _KEY_ERRORS:
         return None

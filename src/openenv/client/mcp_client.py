@@ -188,7 +188,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         try:
             result.observation = kind.model_validate(fields)
         except ValidationError as error:
-            raise ProtocolViolation(f"the server's reply is no observation of tools: {error}") from error
+            raise ProtocolViolation(f"the server's reply is not an observation of tools: {error}") from error
         return result
 
     async def _list_tools(self, use_cache: bool) -> list[Tool]:

@@ -79,7 +79,7 @@ async def _misfit(cls: type, link: ClientConnectionV2, patience_s: float) -> Dif
             theirs = Contract(schemas if isinstance(schemas, Mapping) else {})
             misfit = first_misfit(mine.only(differ), theirs)
         except (OpenEnvError, TimeoutError, ValueError, RecursionError) as error:
-            logger.debug("the types of client and server differ, and the server's are not to be had: %s", error)
+            logger.debug("the types of client and server differ, and the server did not send its types: %s", error)
             return None
         if len(_found) >= MOST_FOUND:
             _found.clear()

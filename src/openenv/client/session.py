@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -37,128 +37,12 @@ from .connection import (
     session_lost,
     session_not_resumed,
 )
-from .endpoints import Affinity
 from .payloads import unwritable_error
 
 AttachResult = Payload | OpenEnvError
 """The server's answer to `attach`: the numbers of the session's last call, or an error if there is no session."""
 # No server keeps a session longer.
 LONGEST_WINDOW_S = 86_400.0
-
-
-class Resumption:
-    """Resumes the sessions of a lost connection.
-
-    Args:
-        dial: Opens a connection.
-        patience_s: Seconds for connecting, for a hello and for the answers to `attach`, each.
-    """
-
-    def __init__(self, dial: Dial, patience_s: float):
-        self._dial = dial
-        self._patience_s = patience_s
-
-    def window_s(self, link: ClientConnectionV2) -> float:
-        """Seconds for which the sessions of a link that has ended may come back; 0 if they cannot."""
-        if not isinstance(link.error, ConnectionFailed) or not link.error.retryable:
-            return 0.0
-        if link.hello is None:  # it ended before the server named its window; nothing was answered yet
-            return self._patience_s
-        window = link.hello.get("resume_window_s")
-        return min(window, LONGEST_WINDOW_S) if isinstance(window, (int, float)) and window > 0 else 0.0
-
-    async def run(
-        self,
-        lost: ClientConnectionV2,
-        tokens: Callable[[], Mapping[str, str]],
-        on_event: Callable[[str, Payload], None],
-    ) -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
-        """Connects and attaches; retries until the window is over.
-
-        Args:
-            lost: The link that has ended.
-            tokens: Returns the tokens of the sessions; called with each attempt.
-            on_event: Gets events of sessions, also before they are attached.
-
-        Returns:
-            The new link, and its server's answer for each session. Nothing was awaited since the link was known
-            to be up. If the caller is cancelled, neither a connection nor those sessions remain.
-
-        Raises:
-            SessionLost: They cannot come back, and why.
-        """
-        window, cause = self.window_s(lost), lost.error
-        reason: OpenEnvError | None = None
-
-        async def attempt() -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
-            nonlocal reason
-            try:
-                return await self._once(lost.affinity, tokens, on_event)
-            except OpenEnvError as error:
-                reason = error
-                raise
-
-        # `reason` says more than the exception: that of the window, or that of the last attempt.
-        with contextlib.suppress(OpenEnvError, TimeoutError):
-            async with asyncio.timeout(window):
-                await asyncio.sleep(jittered_pause(FIRST_PAUSE_S))
-                return await retry_connect(attempt, window)
-        assert cause is not None
-        limit = "resume_window_s of the server" if lost.hello is not None else "connect_timeout_s"
-        last = "" if reason is None else f": {reason.message}"
-        raise SessionLost(
-            f"the session is gone, call reset() for a new one: its connection was lost ({cause.message}), and "
-            f"was not to be had again within {window:g} s ({limit}){last}"
-        ) from (reason or cause)
-
-    async def _once(
-        self, affinity: Affinity, tokens: Callable[[], Mapping[str, str]], on_event: Callable[[str, Payload], None]
-    ) -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
-        end = await self._dial(affinity)
-        if not isinstance(end, ClientConnectionV2):
-            await end.aclose()
-            raise ProtocolViolation("the server that is there now does not speak protocol v2")
-        asked: Mapping[str, str] = {}
-        try:
-            try:
-                await end.greeting(self._patience_s)
-            except ProtocolViolation as silence:  # a bad network may recover
-                raise ConnectTimeout(silence.message) from silence
-            asked = tokens()
-            end.on_event = on_event
-            verdicts = await self._attach(end, asked)
-        except OpenEnvError as error:
-            end.end(error)
-            raise
-        except asyncio.CancelledError:
-            await end.aclose(list(asked))
-            raise
-        return end, verdicts
-
-    async def _attach(self, link: ClientConnectionV2, tokens: Mapping[str, str]) -> dict[str, AttachResult]:
-        verdicts: dict[str, AttachResult] = {}
-        over = link.loop.create_future()
-
-        def heard(session: str, verdict: AttachResult, _more: bool = False) -> None:
-            verdicts[session] = verdict
-            if len(verdicts) == len(tokens) and not over.done():
-                over.set_result(None)
-
-        try:
-            async with asyncio.timeout(self._patience_s):
-                for session, token in tokens.items():
-                    hear = partial(heard, session)
-                    link.stream("attach", {"session": session, "token": token}, hear, hear)
-                if tokens:
-                    await over
-        except TimeoutError as error:
-            raise ConnectTimeout(f"no answer to attach within {self._patience_s:g} s (connect_timeout_s)") from error
-        if link.error is not None:
-            raise ConnectionLost(f"the connection ended again: {link.error.message}") from link.error
-        for verdict in verdicts.values():
-            if isinstance(verdict, CapacityError):  # no room now
-                raise verdict
-        return verdicts
 
 
 _GONE = (SessionLost, UnknownSession, SequenceError)
@@ -210,7 +94,8 @@ class SessionGroup(Generic[S]):
 
     Args:
         link: The connection.
-        resumption: Makes it again.
+        dial: Opens another connection.
+        patience_s: Seconds for connecting, for a hello and for the answers to `attach`, each.
         wait_s: Seconds that the server may let a session wait for a free slot; None leaves that to the server.
 
     Attributes:
@@ -219,10 +104,11 @@ class SessionGroup(Generic[S]):
         loop: The event loop of its connections.
     """
 
-    def __init__(self, link: ClientConnectionV2, resumption: Resumption, wait_s: float | None):
+    def __init__(self, link: ClientConnectionV2, dial: Dial, patience_s: float, wait_s: float | None):
         self.error: OpenEnvError | None = None
         self.loop = link.loop
-        self._resumption = resumption
+        self._dial = dial
+        self._patience_s = patience_s
         self._wait_s = wait_s
         self._sessions: dict[str, S] = {}
         # Sessions to close that could not be closed yet, with their tokens.
@@ -275,26 +161,107 @@ class SessionGroup(Generic[S]):
     def _on_end(self, error: OpenEnvError) -> None:
         """The link has ended."""
         resumable = self.error is None and bool(self._sessions) and not self._closing
-        if resumable and self._resumption.window_s(self.link):
+        if resumable and self._window_s():
             self._returning = self.loop.create_task(self._return())
         else:
             self._finish(error)
 
-    async def _return(self) -> None:
-        """Resumes the sessions on another connection."""
+    def _window_s(self) -> float:
+        """Seconds for which the sessions of the link, which has ended, may come back; 0 if they cannot."""
+        error, hello = self.link.error, self.link.hello
+        if not isinstance(error, ConnectionFailed) or not error.retryable:
+            return 0.0
+        if hello is None:  # it ended before the server named its window; nothing was answered yet
+            return self._patience_s
+        window = hello.get("resume_window_s")
+        return min(window, LONGEST_WINDOW_S) if isinstance(window, (int, float)) and window > 0 else 0.0
 
-        def tokens() -> dict[str, str]:
-            return {session: state.token for session, state in self._sessions.items()} | self._unwanted
+    async def _return(self) -> None:
+        """Resumes the sessions on another connection; tries again until the window is over."""
+        window, cause, hello = self._window_s(), self.link.error, self.link.hello
+        reason: OpenEnvError | None = None
+        found: tuple[ClientConnectionV2, dict[str, AttachResult]] | None = None
+
+        async def attempt() -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
+            nonlocal reason
+            try:
+                return await self._connect_again()
+            except OpenEnvError as error:
+                reason = error
+                raise
+
+        # `reason` says more than the exception: that of the window, or that of the last attempt.
+        with contextlib.suppress(OpenEnvError, TimeoutError):
+            async with asyncio.timeout(window):
+                await asyncio.sleep(jittered_pause(FIRST_PAUSE_S))
+                found = await retry_connect(attempt, window)
+        self._returning = None
+        if found is not None:
+            self._take_link(found[0])
+            self._resume(found[1])
+            return
+        assert cause is not None
+        limit = "resume_window_s of the server" if hello is not None else "connect_timeout_s"
+        last = "" if reason is None else f": {reason.message}"
+        gone = SessionLost(
+            f"the session is gone, call reset() for a new one: its connection was lost ({cause.message}), and "
+            f"no new connection could be made within {window:g} s ({limit}){last}"
+        )
+        gone.__cause__ = reason or cause
+        self._finish(gone)
+
+    async def _connect_again(self) -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
+        """Connects and attaches the sessions.
+
+        Returns:
+            The new link, and its server's answer for each session. Nothing was awaited since the link was known
+            to be up. If the caller is cancelled, neither a connection nor those sessions remain.
+        """
+        end = await self._dial(self.link.affinity)
+        if not isinstance(end, ClientConnectionV2):
+            await end.aclose()
+            raise ProtocolViolation("the server that answers now does not speak protocol v2")
+        tokens: dict[str, str] = {}
+        try:
+            try:
+                await end.greeting(self._patience_s)
+            except ProtocolViolation as silence:  # a bad network may recover
+                raise ConnectTimeout(silence.message) from silence
+            tokens = {session: state.token for session, state in self._sessions.items()} | self._unwanted
+            end.on_event = self._on_event
+            verdicts = await self._attach(end, tokens)
+        except OpenEnvError as error:
+            end.end(error)
+            raise
+        except asyncio.CancelledError:
+            await end.aclose(list(tokens))
+            raise
+        return end, verdicts
+
+    async def _attach(self, link: ClientConnectionV2, tokens: Mapping[str, str]) -> dict[str, AttachResult]:
+        verdicts: dict[str, AttachResult] = {}
+        over = self.loop.create_future()
+
+        def heard(session: str, verdict: AttachResult, _more: bool = False) -> None:
+            verdicts[session] = verdict
+            if len(verdicts) == len(tokens) and not over.done():
+                over.set_result(None)
 
         try:
-            link, verdicts = await self._resumption.run(self.link, tokens, self._on_event)
-        except SessionLost as error:
-            self._returning = None
-            self._finish(error)
-        else:
-            self._returning = None
-            self._take_link(link)
-            self._resume(verdicts)
+            async with asyncio.timeout(self._patience_s):
+                for session, token in tokens.items():
+                    hear = partial(heard, session)
+                    link.stream("attach", {"session": session, "token": token}, hear, hear)
+                if tokens:
+                    await over
+        except TimeoutError as error:
+            raise ConnectTimeout(f"no answer to attach within {self._patience_s:g} s (connect_timeout_s)") from error
+        if link.error is not None:
+            raise ConnectionLost(f"the connection ended again: {link.error.message}") from link.error
+        for verdict in verdicts.values():
+            if isinstance(verdict, CapacityError):  # no room now
+                raise verdict
+        return verdicts
 
     def _resume(self, verdicts: Mapping[str, AttachResult]) -> None:
         back: list[S] = []
@@ -383,7 +350,8 @@ class ResumableSession(SessionGroup[ClientSessionState]):
 
     Args:
         link: The connection.
-        resumption: Makes it again.
+        dial: Opens another connection.
+        patience_s: Seconds for connecting, for a hello and for the answers to `attach`, each.
         wait_s: Seconds that the server may let it wait for a free slot; None leaves that to the server.
         ref: A session to attach to the link; None opens one.
     """
@@ -391,7 +359,8 @@ class ResumableSession(SessionGroup[ClientSessionState]):
     def __init__(
         self,
         link: ClientConnectionV2,
-        resumption: Resumption,
+        dial: Dial,
+        patience_s: float,
         wait_s: float | None = None,
         ref: SessionRef | None = None,
     ):
@@ -403,7 +372,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
         self._underway = False  # the first of them was sent, and has no reply
         self._advancing = False
         self._refused = False
-        super().__init__(link, resumption, wait_s)
+        super().__init__(link, dial, patience_s, wait_s)
         self._sessions[self.ref.session] = self._state
         if link.error is not None:
             self._on_end(link.error)

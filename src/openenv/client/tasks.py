@@ -142,7 +142,7 @@ class Tasks:
         given = {"split": self.split, "start": wanted.start, "stop": wanted.stop}
         found = await _ask(self._client, "get_task_range", self._timeout_s, **given)
         if not isinstance(found, list):
-            raise ProtocolViolation(f"the server's reply is no list of tasks: {found!r:.200}")
+            raise ProtocolViolation(f"the server's reply is not a list of tasks: {found!r:.200}")
         return found
 
 
@@ -186,14 +186,14 @@ async def tasks_of(client: EnvClient[Any, Any, Any], split: str | None, timeout_
         split = "train" if "train" in names else names[0]
     count = await _ask(client, "num_tasks", timeout_s, split=split)
     if type(count) is not int or count < 0:
-        raise ProtocolViolation(f"the server's reply is no number of tasks: {count!r:.200}")
+        raise ProtocolViolation(f"the server's reply is not a number of tasks: {count!r:.200}")
     return Tasks(client, split, count, timeout_s)
 
 
 async def _splits(client: EnvClient[Any, Any, Any], timeout_s: float | None) -> list[dict[str, Any]]:
     found = await _ask(client, "list_splits", timeout_s)
     if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
-        raise ProtocolViolation(f"the server's reply is no list of splits: {found!r:.200}")
+        raise ProtocolViolation(f"the server's reply is not a list of splits: {found!r:.200}")
     return [dict(each) for each in found]
 
 

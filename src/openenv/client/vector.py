@@ -27,7 +27,6 @@ from .connection import CallKind, ClientConnectionV1, ClientConnectionV2, Dial, 
 from .env_client import EnvClient
 from .payloads import check_seed, dump_action, misread_error, parse_observation
 from .portal import LoopBound
-from .session import Resumption
 from .vector_sessions import (
     AutoresetMode,
     BatchCarrier,
@@ -503,7 +502,6 @@ class _PooledConnection:
         self._owner = owner
         self._patience_s = patience_s
         self._wait_s = wait_s
-        self._resumption = Resumption(dial, patience_s)
         self._current: VectorSessions | None = None
         # Connections that have sessions but take no more: their server stops, or they are being made again.
         self._former: list[VectorSessions] = []
@@ -557,13 +555,13 @@ class _PooledConnection:
         end = link or await self._dial()
         if not isinstance(end, ClientConnectionV2):
             await end.aclose()
-            raise ProtocolViolation("the server spoke protocol v2 before and does so no more: close() and begin anew")
+            raise ProtocolViolation("the server no longer speaks protocol v2: call close() and begin anew")
         try:
             await end.greeting(self._patience_s)
         except BaseException:
             await end.aclose()
             raise
-        return VectorSessions(end, self._resumption, self._wait_s, self._owner)
+        return VectorSessions(end, self._dial, self._patience_s, self._wait_s, self._owner)
 
 
 class V1Pool:
@@ -643,4 +641,4 @@ class _V1PoolConnection:
         if isinstance(end, ClientConnectionV1):
             return end
         await end.aclose()
-        raise ProtocolViolation("the server spoke only protocol v1 before: close() and begin anew to use v2")
+        raise ProtocolViolation("the server spoke only protocol v1 before: call close() and begin anew to use v2")

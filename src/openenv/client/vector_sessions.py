@@ -20,8 +20,8 @@ from ..errors import (
     UsageError,
 )
 from ..protocol.client import Request, error_of
-from .connection import LATE_S, CallKind, ClientConnectionV2, Payload, call_timeout, deadline_of, session_lost
-from .session import ClientSessionState, Resumption, SessionGroup, new_secret
+from .connection import LATE_S, CallKind, ClientConnectionV2, Dial, Payload, call_timeout, deadline_of, session_lost
+from .session import ClientSessionState, SessionGroup, new_secret
 
 if TYPE_CHECKING:
     from .recorded import VectorRecord
@@ -391,16 +391,19 @@ class VectorSessions(SessionGroup[EnvSlot]):
 
     Args:
         link: The connection, greeted by the server.
-        resumption: Makes it again.
+        dial: Opens another connection.
+        patience_s: Seconds for connecting.
         wait_s: Seconds that the server may let a session wait for a free slot; None leaves that to the server.
         owner: Takes the replies.
     """
 
-    def __init__(self, link: ClientConnectionV2, resumption: Resumption, wait_s: float | None, owner: VectorState):
+    def __init__(
+        self, link: ClientConnectionV2, dial: Dial, patience_s: float, wait_s: float | None, owner: VectorState
+    ):
         self._owner = owner
         self._held: list[EnvSlot] = []  # slots that may continue with their next call
         self._waiting: deque[tuple[EnvSlot, PendingBatch]] = deque()  # slots that wait for a session
-        super().__init__(link, resumption, wait_s)
+        super().__init__(link, dial, patience_s, wait_s)
 
     @property
     def usable(self) -> bool:
@@ -528,7 +531,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
                 else:
                     settle(entry, batch, item)
         except _MALFORMED:
-            self.link.end(ProtocolViolation(f"the server sent a batch that is none: {payload!r:.200}"))
+            self.link.end(ProtocolViolation(f"the server sent a reply that is not one of a batch: {payload!r:.200}"))
         if not more and entries.count(None) < len(entries) and self.link.error is None:
             self._miss(entries, batch)
         self._flush()
@@ -572,8 +575,8 @@ class VectorSessions(SessionGroup[EnvSlot]):
         """Ends the link, since the last reply to a batch left calls out."""
         count = len(entries) - entries.count(None)
         violation = ProtocolViolation(
-            f"the server left out the replies to {count} of the {len(entries)} calls of a batch; nobody knows "
-            "whether they were executed: reset() begins anew"
+            f"the server left out the replies to {count} of the {len(entries)} calls of a batch, so it is "
+            "unknown whether they were executed: call reset() to begin anew"
         )
         for entry in entries:
             if isinstance(entry, EnvSlot):

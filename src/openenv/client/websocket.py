@@ -312,7 +312,7 @@ class WebSocketTransport(WSListener):
                 error = ProtocolViolation(f"{self._url}: {cause}")
         except Exception as fault:  # noqa: BLE001 - an edge: after any exception, no caller may wait forever
             error = ProtocolViolation(
-                f"what {self._url} sent could not be handled ({type(fault).__name__}: {fault}): "
+                f"a message from {self._url} could not be handled ({type(fault).__name__}: {fault}): "
                 "are client and server of one version?"
             )
             error.__cause__ = fault
