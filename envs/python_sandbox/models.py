@@ -43,7 +43,7 @@ class PythonSandboxAction(Action):
 class PythonSandboxObservation(Observation):
     """The task, and what became of the action. `reward` and `done` are there: every `Observation` has them."""
 
-    task: str = Field(description="What the solution shall do, in words, with examples")
+    task: str = Field(description="What the solution must do, in words, with examples")
     family: str = Field(default="", description="The name of the function that is asked for")
     status: Literal["ready", "ok", "error", "timeout", "crashed", "limit"] = Field(
         default="ready",

@@ -34,6 +34,6 @@ class ToolShopState(State):
     split: str = Field(default="", description="Of the task")
     index: int | None = Field(default=None, description="Of the task in its split")
     kind: str = Field(default="", description="Of the task")
-    wanted: list[str] = Field(default_factory=list, description="What shall be different in the database at the end")
-    made: list[str] = Field(default_factory=list, description="What is different in it now")
+    wanted: list[str] = Field(default_factory=list, description="The changes to the database that the customer wants")
+    made: list[str] = Field(default_factory=list, description="The changes so far")
     score: float | None = Field(default=None, description="What that was worth at the end")

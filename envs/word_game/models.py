@@ -29,8 +29,8 @@ class WordGameAction(Action):
 
     guess: str = Field(
         max_length=LONGEST_GUESS,
-        description="The word that it may be. Capitals and spaces around it do not matter; what is no word of the "
-        "game costs a turn all the same",
+        description="A word. Case and surrounding spaces do not matter; a guess that is not a word of the game also "
+        "costs a turn",
     )
 
 

@@ -55,7 +55,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         SUPPORTS_CONCURRENT_SESSIONS: Instances share nothing, so many may live in one process.
         REQUIRES_SINGLE_THREAD_EXECUTOR: Kept for existing code; each session has one thread in any case.
         REPORT_RUBRIC: `_apply_rubric` writes the score of each rubric part to `observation.metadata["rubric"]`.
-        SHOW_STATE: The page at `/web` shows `state`. False, if the state gives the answer away: clients still read it.
+        SHOW_STATE: The page at `/web` shows `state`. False if it gives the answer away; clients still read it.
         execution: `"inline"` runs synchronous code on the event loop itself: for steps of microseconds,
             where a thread would cost more than the step. `None` chooses a thread for synchronous and the
             loop for asynchronous code.

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from ..cli.process import serving
+from .built import ROOT
 from .conftest import Enter
 
 PAGES = ("play", "server", "replay", "about")
@@ -124,6 +126,14 @@ def test_a_phone_shows_the_observation_and_the_buttons_first(rich: str, enter: E
     assert button["y"] + button["height"] <= 844
     expect(page.locator("iframe.rendered.inverted")).to_have_count(1)
     expect(page.get_by_role("tab", name="State")).to_have_attribute("aria-selected", "false")
+
+
+def test_a_game_with_a_hidden_answer_shows_no_state(enter: Enter) -> None:
+    with serving(".", cwd=ROOT / "envs/word_game") as server:
+        visitor = enter(server.url).reset(seed=1)
+        tabs = visitor.page.get_by_role("tab")
+        expect(tabs.filter(has_text="Code")).to_have_count(1)
+        expect(tabs.filter(has_text="State")).to_have_count(0)
 
 
 def test_calls_of_tools_are_a_conversation(shop: str, enter: Enter) -> None:

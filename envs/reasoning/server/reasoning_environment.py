@@ -21,6 +21,7 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
 
     # Instances share the datasets, which generate the same questions for all.
     SUPPORTS_CONCURRENT_SESSIONS = True
+    SHOW_STATE = False  # it has the answer
 
     def __init__(self, task: str | None = None, tries: int = 1) -> None:
         """The arguments are the defaults of those of `reset`."""

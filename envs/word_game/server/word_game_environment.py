@@ -27,6 +27,7 @@ class WordGameEnvironment(Tasks, Environment[WordGameAction, WordGameObservation
 
     # Instances share nothing but the word lists, which nobody changes, so a server may hold many of them.
     SUPPORTS_CONCURRENT_SESSIONS = True
+    SHOW_STATE = False  # it has the answer
 
     def __init__(
         self, length: int = 5, lexicon: int | None = None, max_guesses: int = 6, words_only: bool = True

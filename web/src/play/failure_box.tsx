@@ -29,6 +29,6 @@ function adviceOn(failure: Failure): string {
   }
   if (failure.status === 422) return 'Correct these values and send them again. The episode has not changed.';
   if (failure.status === 429) return `This address sent too many wrong keys. Try again ${failure.retryAfterS ? `in ${failure.retryAfterS} s` : 'later'}.`;
-  if (failure.blame === 'environment') return 'The environment failed. The server's log has the traceback. Reset to go on.';
+  if (failure.blame === 'environment') return 'The environment failed. The log of the server has the traceback. Reset to go on.';
   return '';
 }
