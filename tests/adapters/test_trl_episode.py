@@ -358,12 +358,12 @@ def test_a_column_that_cannot_be_sent_says_what_helps(address: str) -> None:
 @pytest.mark.parametrize(
     ("client", "tools", "message"),
     [
-        (GenericEnvClient, None, "GenericEnvClient does not say what its actions are"),
-        (ChatEnv, [], "no tools for a model to call"),
+        (GenericEnvClient, None, "GenericEnvClient does not declare its action classes"),
+        (ChatEnv, [], "has no tools that a model can call"),
         (ChatEnv, "say", "tools='say'"),
         (ChatEnv, 3, "tools=3"),
-        (ChatEnv, {"say": 3}, "is no action class and no function"),
-        (ChatEnv, [Say, Say], "two tools of one name"),
+        (ChatEnv, {"say": 3}, "is neither an action class nor a function"),
+        (ChatEnv, [Say, Say], "two tools have the same name"),
         (ChatEnv, {"reset": Say}, "trainers call a method of this name themselves"),
         (Chat, None, "a subclass of EnvClient"),
     ],

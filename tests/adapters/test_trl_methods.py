@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from openenv.adapters.trl.methods import annotation_of, method_of
-from openenv.adapters.trl.tools import ActionTool, Doc, FunctionTool, ServerTool, read_doc, write_doc
+from openenv.adapters.trl.tools import Doc, action_tool, function_tool, read_doc, server_tool, write_doc
 from openenv.errors import InvalidAction, UsageError
 from openenv.types import Action
 
@@ -52,7 +52,7 @@ def used(tool: Any) -> tuple[Any, list[dict[str, Any]]]:
 
 
 def test_an_action_class_becomes_a_method_with_types_and_words() -> None:
-    move, _ = used(ActionTool.of("move", Move))
+    move, _ = used(action_tool("move", Move))
 
     assert get_type_hints(move) == {
         "direction": Literal["up", "down"],
@@ -82,7 +82,7 @@ def test_an_action_class_becomes_a_method_with_types_and_words() -> None:
 
 
 def test_a_call_becomes_the_action_it_stands_for() -> None:
-    tool = ActionTool.of("move", Move)
+    tool = action_tool("move", Move)
     move, calls = used(tool)
 
     assert move("down", target={"x": 3}) == "done"
@@ -98,7 +98,7 @@ def test_a_call_becomes_the_action_it_stands_for() -> None:
     ],
 )
 def test_a_call_with_other_arguments_says_which(arguments: dict[str, Any], message: str) -> None:
-    move, _ = used(ActionTool.of("move", Move))
+    move, _ = used(action_tool("move", Move))
 
     with pytest.raises(TypeError) as raised:
         move(**arguments)
@@ -107,7 +107,7 @@ def test_a_call_with_other_arguments_says_which(arguments: dict[str, Any], messa
 
 def test_arguments_that_do_not_validate_are_named_without_a_stack_of_text() -> None:
     with pytest.raises(InvalidAction) as raised:
-        ActionTool.of("move", Move).action({"direction": "left", "target": {"y": "far"}})
+        action_tool("move", Move).action({"direction": "left", "target": {"y": "far"}})
     assert raised.value.message == (
         "move: direction: Input should be 'up' or 'down'; target.x: Field required; "
         "target.y: Input should be a valid integer, unable to parse string as an integer"
@@ -129,7 +129,7 @@ def count(by: int, mood: Literal["fine", "bad"] = "fine") -> dict[str, Any]:
 
 
 def test_a_function_becomes_a_tool_with_the_words_of_its_docstring() -> None:
-    tool = FunctionTool.of("count_on", count)
+    tool = function_tool("count_on", count)
     method, calls = used(tool)
 
     method(by="3")
@@ -148,7 +148,7 @@ class Paint(Action):
 
 def test_an_action_that_no_model_can_write_is_refused() -> None:
     with pytest.raises(UsageError, match="tool 'paint': Paint has a field that no model can write; give a function"):
-        ActionTool.of("paint", Paint)
+        action_tool("paint", Paint)
 
 
 def unbounded(**arguments: Any) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def positional(by: int, /) -> dict[str, Any]:
 )
 def test_a_function_that_no_model_can_call_is_refused(function: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        FunctionTool.of("call", function)
+        function_tool("call", function)
 
 
 @pytest.mark.parametrize(
@@ -173,14 +173,14 @@ def test_a_function_that_no_model_can_call_is_refused(function: Any, message: st
         ("reset", "trainers call a method of this name themselves"),
         ("get_reward", "trainers call a method of this name themselves"),
         ("_hidden", "private"),
-        ("not-a-name", "no name for a method"),
-        ("class", "no name for a method"),
-        ("", "no name for a method"),
+        ("not-a-name", "a method cannot have this name"),
+        ("class", "a method cannot have this name"),
+        ("", "a method cannot have this name"),
     ],
 )
 def test_a_tool_of_a_name_that_cannot_be_a_method_says_how_to_rename_it(name: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason) as raised:
-        ServerTool.of(name, {"name": "there", "input_schema": {}})
+        server_tool(name, {"name": "there", "input_schema": {}})
     assert "tools={'another_name': 'there'}" in raised.value.message
 
 
@@ -199,7 +199,7 @@ SCHEMA = {
 
 
 def test_arguments_that_python_cannot_name_are_renamed_and_sent_under_their_own_names() -> None:
-    method, calls = used(ServerTool.of("find", {"name": "find-it", "description": "", "input_schema": SCHEMA}))
+    method, calls = used(server_tool("find", {"name": "find-it", "description": "", "input_schema": SCHEMA}))
 
     assert list(inspect.signature(method).parameters) == ["class_", "needed", "self", "max_len", "node"]
     method(class_="a", needed=1.5, self="me", max_len=None, node=None)
@@ -209,13 +209,13 @@ def test_arguments_that_python_cannot_name_are_renamed_and_sent_under_their_own_
 def test_two_arguments_of_one_name_in_python_are_refused() -> None:
     schema = {"type": "object", "properties": {"a-b": {}, "a_b": {}}}
     with pytest.raises(UsageError, match="'a-b' and 'a_b' are both 'a_b' in Python"):
-        used(ServerTool.of("find", {"name": "find", "input_schema": schema}))
+        used(server_tool("find", {"name": "find", "input_schema": schema}))
 
 
 def test_the_description_of_a_tool_is_read_for_its_arguments() -> None:
     description = "Adds.\n\nArgs:\n    a: the first\n    b: the second\n\nReturns:\n    int: the sum"
     schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
-    method, _ = used(ServerTool.of("add", {"name": "add", "description": description, "input_schema": schema}))
+    method, _ = used(server_tool("add", {"name": "add", "description": description, "input_schema": schema}))
 
     assert read_doc(method.__doc__) == Doc("Adds.", {"a": "the first", "b": "the second"}, "int: the sum")
 

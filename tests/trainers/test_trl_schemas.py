@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers.utils import get_json_schema
 
 from openenv.adapters.trl.methods import method_of
-from openenv.adapters.trl.tools import ServerTool
+from openenv.adapters.trl.tools import server_tool
 
 WORDS = st.one_of(
     st.text(max_size=30),
@@ -68,7 +68,7 @@ def test_every_tool_has_a_schema_that_transformers_can_read(
         "properties": properties,
         "required": sorted(required & properties.keys()),
     }
-    tool = ServerTool.of("use", {"name": "use", "description": words, "input_schema": schema})
+    tool = server_tool("use", {"name": "use", "description": words, "input_schema": schema})
     holder: Any = type("Holder", (), {"use": method_of(tool, lambda *_: None)})()
 
     read = get_json_schema(holder.use)["function"]

@@ -23,7 +23,7 @@ from ...client.portal import portal, submit_to
 from ...types import StepResult
 from .images import image_parts, take_images
 from .methods import method_of
-from .tools import EpisodeTool, Tools, tools_of
+from .tools import EpisodeTool, Tools, part_of, tools_of
 
 # Fields that the model does not see.
 _BESIDE = frozenset({"reward", "done", "metadata", "truncated", "terminated"})
@@ -82,8 +82,6 @@ def _json(value: Any) -> str:
 # Converts an observation to text, to content blocks, or to None for nothing.
 Render = Callable[[Any], str | list[dict[str, Any]] | None]
 
-_TRANSPORT = "transport_error"
-
 
 def refusal_of(observation: Any) -> str | None:
     """The error that a tool of an MCP environment reports in its result, for the model; None without an error.
@@ -94,9 +92,9 @@ def refusal_of(observation: Any) -> str | None:
     error = _called(observation).get("error")
     if not error:
         return None
-    kind, message = (_part(error, name) for name in ("error_type", "message"))
+    kind, message = (part_of(error, name) for name in ("error_type", "message"))
     kind = str(getattr(kind, "value", kind))
-    if kind == _TRANSPORT:
+    if kind == "transport_error":
         raise errors.ConnectionLost(f"the tool could not be reached: {message}")
     return f"{kind}: {message}"
 
@@ -116,14 +114,14 @@ def answer_of(observation: Any) -> str | list[dict[str, Any]]:
     if "result" not in called:
         return _content_of(observation)
     result = called["result"]
-    data = _part(result, "data")
+    data = part_of(result, "data")
     if data is not None:
         return _content_of(data)
-    blocks = _part(result, "content")
-    if isinstance(blocks, list) and all(_part(block, "type") in {"text", "image"} for block in blocks):
+    blocks = part_of(result, "content")
+    if isinstance(blocks, list) and all(part_of(block, "type") in {"text", "image"} for block in blocks):
         images: list[Any] = []
-        take_images([_part(block, "data") for block in blocks if _part(block, "type") == "image"], images)
-        text = "\n".join(str(_part(block, "text")) for block in blocks if _part(block, "type") == "text")
+        take_images([part_of(block, "data") for block in blocks if part_of(block, "type") == "image"], images)
+        text = "\n".join(str(part_of(block, "text")) for block in blocks if part_of(block, "type") == "text")
         return image_parts(images, text) if images else text
     return "" if result is None else _content_of(result)
 
@@ -141,10 +139,6 @@ def _called(observation: Any) -> Mapping[str, Any]:
     """The fields of a tool call's observation; empty for any other."""
     fields = observation if isinstance(observation, Mapping) else getattr(observation, "__dict__", {})
     return fields if {"tool_name", "result"} <= fields.keys() else {}
-
-
-def _part(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 Results = Sequence[StepResult[Any]]
@@ -190,8 +184,7 @@ class EpisodeConfig:
 
     Attributes:
         name: Name of the class, under which trainers log its reward.
-        client_type: The client class.
-        arguments: Arguments of each client.
+        connect: Makes a client, which connects with its first call: the client class with its arguments.
         tools: Tools for the model.
         reward: Function that scores an episode; None leaves that to the trainer.
         render: Converts an observation to content for the model; None for `answer_of`.
@@ -200,17 +193,12 @@ class EpisodeConfig:
     """
 
     name: str
-    client_type: type[EnvClient[Any, Any, Any]]
-    arguments: Mapping[str, Any]
+    connect: partial[EnvClient[Any, Any, Any]]
     tools: tuple[EpisodeTool, ...]
     reward: Reward | None
     render: Render | None
     columns: tuple[str, ...] | None
     patience_s: float
-
-    def client(self) -> EnvClient[Any, Any, Any]:
-        """A new client, which connects with its first call."""
-        return self.client_type(**self.arguments)
 
 
 _log = logging.getLogger(__name__)
@@ -232,7 +220,7 @@ class TrlEpisode:
     _config: ClassVar[EpisodeConfig]
 
     def __init__(self) -> None:
-        self._client = self._config.client().sync()
+        self._client = self._config.connect().sync()
         self._results: list[StepResult[Any]] = []
         self._failure: Exception | None = None
         self._failures = 0
@@ -339,7 +327,7 @@ class TrlEpisode:
         return answer_of(observation) if render is None else render(observation)
 
     def _fail(self, error: Exception) -> None:
-        _log.warning("an episode goes unscored: %s: %s", type(error).__name__, error)
+        _log.warning("an episode has no score: %s: %s", type(error).__name__, error)
         self._failure = error
         self._playing = False
 
@@ -408,14 +396,14 @@ def environment_factory(
         ConnectionFailed: The server did not answer the request for its tools.
     """
     if not (isinstance(client_cls, type) and issubclass(client_cls, EnvClient)):
-        raise errors.UsageError(f"client_cls is a subclass of EnvClient, not {client_cls!r}")
+        raise errors.UsageError(f"client_cls is {client_cls!r}: give a subclass of EnvClient")
     if isinstance(columns, str):
         raise errors.UsageError(f"columns={columns!r}: give a list of names")
+    connect = partial(client_cls, **client_kwargs)
     config = EpisodeConfig(
         name=name or f"{client_cls.__name__.removesuffix('Client').removesuffix('Env')}Environment",
-        client_type=client_cls,
-        arguments=client_kwargs,
-        tools=tools_of(client_cls, tools, partial(client_cls, **client_kwargs)),
+        connect=connect,
+        tools=tools_of(client_cls, tools, connect),
         reward=None if reward is None else reward_of(reward),
         render=render,
         columns=None if columns is None else tuple(columns),
@@ -436,7 +424,7 @@ def _class_of(config: EpisodeConfig) -> type[TrlEpisode]:
         methods["get_reward"] = get_reward
     for each, method in methods.items():
         method.__qualname__ = f"{config.name}.{each}"
-    described = {"__doc__": f"Episodes of {config.client_type.__name__}.", "__module__": __name__}
+    described = {"__doc__": f"Episodes of {config.connect.func.__name__}.", "__module__": __name__}
     made = EpisodeType(config.name, (TrlEpisode,), {**methods, **described, "_config": config})
     return cast("type[TrlEpisode]", made)
 

@@ -63,8 +63,7 @@ def annotation_of(schema: Any, root: Schema, depth: int = 0) -> Any:
     schema = resolved(schema, root)
     if depth > MAX_DEPTH:
         return Any
-    if _values(schema):
-        values = _values(schema)
+    if values := _values(schema):
         return Literal[tuple(values)] if all(type(value) in _LITERALS for value in values) else Any
     if _parts(schema):
         parts = [annotation_of(part, root, depth + 1) for part in _parts(schema)]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -18,6 +17,7 @@ from pydantic_core import ArgsKwargs, to_json
 from ..._introspection import type_arguments
 from ...client import EnvClient
 from ...errors import InvalidAction, ResetRequired, UsageError
+from ...mcp.types import action_of
 
 _SECTION = re.compile(
     r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Example|Examples|Note|Notes|Attributes):[ \t]*",
@@ -90,112 +90,77 @@ RESERVED = frozenset({"reset", "get_reward"})
 
 
 @dataclass(frozen=True)
-class EpisodeTool(ABC):
+class EpisodeTool:
     """A tool for a model. Picklable, if its class or function can be imported.
 
     Attributes:
         name: Name of the method.
         schema: JSON Schema of the arguments, an object.
         doc: Documentation for the model.
+        action: Makes the action of a call from its arguments. Raises `InvalidAction`, with a message for the model,
+            if they are invalid.
     """
 
     name: str
     schema: Mapping[str, Any] = field(repr=False)
     doc: Doc = field(repr=False)
-
-    @abstractmethod
-    def action(self, arguments: dict[str, Any]) -> Any:
-        """The action for a call with these arguments.
-
-        Raises:
-            InvalidAction: The arguments are invalid; the message is for the model.
-        """
+    action: Callable[[dict[str, Any]], Any]
 
 
-@dataclass(frozen=True)
-class ActionTool(EpisodeTool):
+def action_tool(name: str, action_type: type[BaseModel]) -> EpisodeTool:
     """A tool from an action class, with its fields as arguments."""
-
-    action_type: type[BaseModel]
-
-    @classmethod
-    def of(cls, name: str, action_type: type[BaseModel]) -> ActionTool:
-        try:
-            schema = action_type.model_json_schema(by_alias=True)
-        except PydanticUserError as error:
-            raise UsageError(
-                f"tool {name!r}: {action_type.__name__} has a field that no model can write; "
-                f"give a function that makes the action of arguments it can: {error}"
-            ) from error
-        fields = dict(schema.get("properties", {}))
-        for each, facts in list(fields.items()):
-            if each == "metadata" or ("const" in facts and "default" in facts):
-                del fields[each]  # the model does not choose it
-        doc = read_doc(schema.get("description"))
-        return cls(check_name(name), {**schema, "properties": fields}, doc, action_type)
-
-    def action(self, arguments: dict[str, Any]) -> Any:
-        try:
-            return self.action_type.model_validate_json(to_json(arguments))
-        except ValidationError as error:
-            raise _refusal(self.name, error) from None
+    try:
+        schema = action_type.model_json_schema(by_alias=True)
+    except PydanticUserError as error:
+        raise UsageError(
+            f"tool {name!r}: {action_type.__name__} has a field that no model can write; "
+            f"give a function that makes the action from arguments that a model can write: {error}"
+        ) from error
+    fields = dict(schema.get("properties", {}))
+    for each, facts in list(fields.items()):
+        if each == "metadata" or ("const" in facts and "default" in facts):
+            del fields[each]  # the model does not choose it
+    doc = read_doc(schema.get("description"))
+    return EpisodeTool(check_name(name), {**schema, "properties": fields}, doc, partial(_validate, name, action_type))
 
 
-@dataclass(frozen=True)
-class FunctionTool(EpisodeTool):
+def function_tool(name: str, function: Callable[..., Any]) -> EpisodeTool:
     """A tool from a function that returns an action (a model or a mapping)."""
-
-    function: Callable[..., Any]
-
-    @classmethod
-    def of(cls, name: str, function: Callable[..., Any]) -> FunctionTool:
-        check_name(name)
-        try:
-            schema = _adapter(function).json_schema()
-        except (PydanticUserError, NameError, TypeError) as error:
-            raise UsageError(
-                f"tool {name!r}: the arguments of {function!r} cannot be described to a model; "
-                f"give each a type that JSON can say: {error}"
-            ) from error
-        if schema.get("type") != "object":
-            raise UsageError(f"tool {name!r}: {function!r} must take its arguments by name")
-        if any(
-            parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(function).parameters.values()
-        ):
-            raise UsageError(f"tool {name!r}: {function!r} takes **arguments, which no model can know of: name them")
-        return cls(name, schema, read_doc(inspect.getdoc(function)), function)
-
-    def action(self, arguments: dict[str, Any]) -> Any:
-        try:
-            return _adapter(self.function).validate_python(ArgsKwargs((), arguments))
-        except ValidationError as error:
-            raise _refusal(self.name, error) from None
+    check_name(name)
+    try:
+        schema = _adapter(function).json_schema()
+    except (PydanticUserError, NameError, TypeError) as error:
+        raise UsageError(
+            f"tool {name!r}: the arguments of {function!r} cannot be described to a model; "
+            f"give each a type that JSON can express: {error}"
+        ) from error
+    if schema.get("type") != "object":
+        raise UsageError(f"tool {name!r}: {function!r} must take its arguments by name")
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(function).parameters.values()):
+        raise UsageError(f"tool {name!r}: {function!r} takes **arguments, whose names no model knows: name them")
+    return EpisodeTool(name, schema, read_doc(inspect.getdoc(function)), partial(_call, name, function))
 
 
-@dataclass(frozen=True)
-class ServerTool(EpisodeTool):
-    """A tool of an MCP environment.
-
-    Attributes:
-        called: Name of the tool on the server.
-    """
-
-    called: str
-
-    @classmethod
-    def of(cls, name: str, listed: Any) -> ServerTool:
-        """Makes a tool from an entry of `list_tools`: an `openenv.mcp.Tool` or a mapping with the same fields."""
-        check_name(name, listed_name(listed))
-        schema = _entry(listed, "input_schema") or {}
-        return cls(name, schema, read_doc(_entry(listed, "description")), listed_name(listed))
-
-    def action(self, arguments: dict[str, Any]) -> Any:
-        return {"type": "call_tool", "tool_name": self.called, "arguments": arguments}
+def server_tool(name: str, listed: Any) -> EpisodeTool:
+    """A tool of an MCP environment, from an entry of `list_tools`: an `openenv.mcp.Tool` or an equal mapping."""
+    called = str(part_of(listed, "name"))
+    check_name(name, called)
+    schema = part_of(listed, "input_schema") or {}
+    return EpisodeTool(name, schema, read_doc(part_of(listed, "description")), partial(action_of, called))
 
 
-def listed_name(listed: Any) -> str:
-    """The name in an entry of `list_tools`."""
-    return str(_entry(listed, "name"))
+def _validate(name: str, action_type: type[BaseModel], arguments: dict[str, Any]) -> Any:
+    try:
+        return action_type.model_validate_json(to_json(arguments))
+    except ValidationError as error:
+        raise _refusal(name, error) from None
+
+
+def _call(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    try:
+        return _adapter(function).validate_python(ArgsKwargs((), arguments))
+    except ValidationError as error:
+        raise _refusal(name, error) from None
 
 
 def check_name(name: str, called: str | None = None) -> str:
@@ -212,9 +177,9 @@ def check_name(name: str, called: str | None = None) -> str:
     if name in RESERVED:
         reason = "trainers call a method of this name themselves"
     elif name.startswith("_"):
-        reason = "trainers take no notice of private methods"
+        reason = "trainers ignore private methods"
     elif not name.isidentifier() or keyword.iskeyword(name):
-        reason = "it is no name for a method"
+        reason = "a method cannot have this name"
     if reason is None:
         return name
     raise UsageError(
@@ -229,8 +194,9 @@ def _refusal(name: str, error: ValidationError) -> InvalidAction:
     return InvalidAction(f"{name}: {said}")
 
 
-def _entry(listed: Any, name: str) -> Any:
-    return listed.get(name) if isinstance(listed, Mapping) else getattr(listed, name, None)
+def part_of(value: Any, name: str) -> Any:
+    """An item of a mapping, or an attribute of any other object; None if it is missing."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 @cache
@@ -247,7 +213,7 @@ _HINT = (
     "or tools='mcp' for the tools of an MCP environment"
 )
 
-_NO_LIST = "the server lists no tools, as an MCP environment would"
+_NO_LIST = "the server lists no tools: it is not an MCP environment"
 
 
 def tools_of(
@@ -270,9 +236,9 @@ def tools_of(
     made = [tool for name, what in declared for tool in _make_tools(name, what, listed)]
     names = [tool.name for tool in made]
     if not made:
-        raise UsageError(f"{client_type.__name__}: there are no tools for a model to call; {_HINT}")
+        raise UsageError(f"{client_type.__name__} has no tools that a model can call: {_HINT}")
     if len(set(names)) < len(names):
-        raise UsageError(f"two tools of one name among {', '.join(names)}: {_HINT}")
+        raise UsageError(f"two tools have the same name in {', '.join(names)}: {_HINT}")
     return tuple(made)
 
 
@@ -294,17 +260,17 @@ def _declarations(tools: Mapping[str, Any] | Iterable[Any] | str) -> Iterator[tu
 
 def _make_tools(name: str, what: Any, listed: Mapping[str, Any]) -> Iterator[EpisodeTool]:
     if what is None:
-        yield from (ServerTool.of(each, entry) for each, entry in listed.items())
+        yield from (server_tool(each, entry) for each, entry in listed.items())
     elif isinstance(what, str):
         if what not in listed:
             raise UsageError(f"the server has no tool {what!r}; it has {', '.join(listed) or 'none'}")
-        yield ServerTool.of(name, listed[what])
+        yield server_tool(name, listed[what])
     elif isinstance(what, type) and issubclass(what, BaseModel):
-        yield ActionTool.of(name, what)
+        yield action_tool(name, what)
     elif callable(what) and not isinstance(what, type) and not inspect.iscoroutinefunction(what):
-        yield FunctionTool.of(name, what)
+        yield function_tool(name, what)
     else:
-        raise UsageError(f"tool {name!r}: {what!r} is no action class and no function; {_HINT}")
+        raise UsageError(f"tool {name!r}: {what!r} is neither an action class nor a function; {_HINT}")
 
 
 def _actions_of(client_type: type[EnvClient[Any, Any, Any]]) -> list[Any]:
@@ -316,7 +282,7 @@ def _actions_of(client_type: type[EnvClient[Any, Any, Any]]) -> list[Any]:
     is_union = get_origin(declared) is Union or type(declared).__name__ == "UnionType"
     parts = list(get_args(declared)) if is_union else [declared]
     if not all(isinstance(part, type) and issubclass(part, BaseModel) for part in parts):
-        raise UsageError(f"{client_type.__name__} does not say what its actions are: {_HINT}")
+        raise UsageError(f"{client_type.__name__} does not declare its action classes: {_HINT}")
     return parts
 
 
@@ -333,8 +299,7 @@ def _ask_server(connect: Callable[[], Any]) -> dict[str, Any]:
         raise UsageError(f"{_NO_LIST} ({error.message}): {_HINT}") from error
     finally:
         client.close()
-    observation = result.observation
-    tools = observation.get("tools") if isinstance(observation, Mapping) else getattr(observation, "tools", None)
+    tools = part_of(result.observation, "tools")
     if tools is None:
         raise UsageError(f"{_NO_LIST}: {_HINT}")
-    return {listed_name(tool): tool for tool in tools}
+    return {str(part_of(tool, "name")): tool for tool in tools}
