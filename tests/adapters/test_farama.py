@@ -50,9 +50,9 @@ def test_text_is_shown_as_text() -> None:
 
 def test_what_is_no_picture_is_not_shown() -> None:
     assert as_html(None) is None
-    with pytest.raises(ValueError, match=r"an array of shape \(2, 2, 7\): it is no picture"):
+    with pytest.raises(ValueError, match=r"an array of shape \(2, 2, 7\), which is not a picture"):
         as_html(np.zeros((2, 2, 7), np.uint8))
-    with pytest.raises(ValueError, match="it is no picture"):
+    with pytest.raises(ValueError, match="which is not a picture"):
         as_html(np.zeros((0, 2, 3), np.uint8))
 
 

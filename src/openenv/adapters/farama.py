@@ -78,7 +78,7 @@ def _eight_bits(frame: NDArray[Any]) -> NDArray[np.uint8]:
     if frame.ndim == 2:
         frame = frame[:, :, np.newaxis]
     if frame.ndim != 3 or frame.shape[2] not in _COLOUR_TYPES or 0 in frame.shape:
-        raise ValueError(f"render() returned an array of shape {frame.shape}: it is no picture")
+        raise ValueError(f"render() returned an array of shape {frame.shape}, which is not a picture")
     if frame.dtype == np.bool_ or frame.dtype.kind == "f":
         frame = np.clip(np.nan_to_num(frame.astype(np.float64)), 0, 1) * 255
     bytes_alone: NDArray[np.uint8] = np.clip(frame, 0, 255).astype(np.uint8)

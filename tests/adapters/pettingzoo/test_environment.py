@@ -48,7 +48,7 @@ def test_all_that_live_act_side_by_side() -> None:
     assert (seen.agents, seen.to_act, seen.done) == (["bob"], ["bob"], False)
     assert "ann" in seen.observations  # it is told how it ended
 
-    with pytest.raises(InvalidAction, match="actions are of ann, bob, and must be of bob"):
+    with pytest.raises(InvalidAction, match="the step has actions of ann, bob: it needs actions of bob"):
         acts(race, ann=1, bob=[1])
     seen = acts(race, bob=[2])
     assert seen.rewards == {"bob": 2.0}
@@ -81,9 +81,9 @@ def test_one_acts_in_turns_and_the_dead_are_told() -> None:
 
     seen = acts(take, _0=3)
     assert (seen.to_act, seen.rewards, seen.reward) == (["1"], {"1": 0.0}, 0.0)
-    with pytest.raises(InvalidAction, match="actions are of 0, and must be of 1: `to_act`"):
+    with pytest.raises(InvalidAction, match="actions of 0: it needs actions of 1, the agents in `to_act`"):
         acts(take, _0=1)
-    with pytest.raises(InvalidAction, match="actions are of no agent, and must be of 1"):
+    with pytest.raises(InvalidAction, match="actions of no agent: it needs actions of 1"):
         acts(take)
 
     seen = acts(take, _1=2)
@@ -187,9 +187,9 @@ def test_the_page_shows_what_is_rendered_and_offers_what_is_allowed() -> None:
         ("json", {}, "has no parallel_env and no env"),
         (GAMES, {"colour": "red"}, "colour"),
         (f"{GAMES}:broken", {}, "OSError: no such arena"),
-        (f"{GAMES}:other", {}, "makes a int, which is no environment of PettingZoo"),
+        (f"{GAMES}:other", {}, "makes a int: it must make an AECEnv or a ParallelEnv"),
         (f"{GAMES}:Nameless", {}, "no `possible_agents`"),
-        (f"{GAMES}:Twins", {}, "called alike"),
+        (f"{GAMES}:Twins", {}, "names are equal as text"),
         (f"{GAMES}:Strange", {}, "a space of kind Space cannot be served"),
     ],
 )

@@ -21,7 +21,7 @@ async def test_a_race_is_run_from_a_client() -> None:
             assert result.observation["to_act"] == ["ann", "bob"]
             with pytest.raises(InvalidAction):
                 await client.step({"actions": {"ann": 3, "bob": [1]}})
-            with pytest.raises(InvalidAction, match="must be of ann, bob"):
+            with pytest.raises(InvalidAction, match="needs actions of ann, bob"):
                 await client.step({"actions": {"ann": 1}})
             result = await client.step({"actions": {"ann": 2, "bob": [1]}})
             assert (result.reward, result.done) == (3.0, False)

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
 
 from ...errors import InvalidAction, UsageError
-from .description import describe, dtype_of
+from .description import KEYWORD, describe, dtype_of
 
 Array = NDArray[Any]
 
@@ -316,6 +316,12 @@ def object_type(name: str, fields: dict[str, Any], total: bool = True) -> Any:
     made = _typed_dict(name, fields, total=total)
     with_config(ConfigDict(extra="forbid"))(made)
     return made
+
+
+def field_of(space: Space[Any]) -> Any:
+    """The pydantic field for members of a space, with its description."""
+    words = " ".join(str(space).split())
+    return Field(description=words, json_schema_extra={KEYWORD: describe(space)})
 
 
 def _array_codec(low: Array, high: Array, dtype: np.dtype[Any]) -> SpaceCodec:

@@ -17,8 +17,7 @@ from ...environment import Environment
 from ...errors import ResetRequired, UsageError
 from ...types import Action, Observation, State
 from ..farama import as_html, check_reset_arguments, duplicate, plain, served_class
-from .codec import SpaceCodec, codec_of
-from .description import KEYWORD, describe
+from .codec import SpaceCodec, codec_of, field_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -208,13 +207,13 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
             f"{name}_Observation",
             __base__=GymnasiumObservation,
             __module__=__name__,
-            observation=(observations.type, _field(env.observation_space)),
+            observation=(observations.type, field_of(env.observation_space)),
         )
         action_cls = create_model(
             f"{name}_Action",
             __base__=GymnasiumAction,
             __module__=__name__,
-            action=(actions.type, _field(env.action_space)),
+            action=(actions.type, field_of(env.action_space)),
         )
         documentation = inspect.getdoc(type(env.unwrapped)) or ""
         # Gymnasium's documentation starts with a heading, which repeats the name.
@@ -274,8 +273,3 @@ def parse_target(text: str) -> tuple[str, dict[str, Any]]:
     if len(kwargs) < len(pairs):
         raise UsageError(f"an argument is given twice in {text!r}")
     return env_id, kwargs
-
-
-def _field(space: gymnasium.Space[Any]) -> Any:
-    words = " ".join(str(space).split())
-    return Field(description=words, json_schema_extra={KEYWORD: describe(space)})

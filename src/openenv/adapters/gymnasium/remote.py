@@ -18,7 +18,7 @@ from ...client import GenericEnvClient, SyncEnvClient
 from ...client.endpoints import http_url
 from ...types import StepResult
 from .description import KEYWORD
-from .schema import MappedSpace, Role, space_of_fields
+from .schema import MISFITS, MappedSpace, Role, space_of_fields
 
 
 class Bounds:
@@ -59,7 +59,7 @@ class Bounds:
             ValueError: The array has another shape.
         """
         if array.dtype.kind not in "biuf":
-            raise TypeError(f"{array.dtype} are no numbers")
+            raise TypeError(f"an array of {array.dtype} does not contain numbers")
         inside: NDArray[np.bool_] = (array >= self._low) & (array <= self._high)  # NaN is outside
         if array.dtype.kind != "f":
             return inside
@@ -100,18 +100,18 @@ def _get_schemas(url: str, client: GenericEnvClient) -> Schemas:
     options = client._options
     reply = fetch(url, dict(options.headers), options.connect_timeout_s)
     if reply.status == HTTPStatus.UNAUTHORIZED:
-        raise errors.Unauthorized(f"{url} wants a key: pass api_key=..., or set OPENENV_API_KEY")
+        raise errors.Unauthorized(f"{url} needs a key: pass api_key=..., or set OPENENV_API_KEY")
     if reply.status == HTTPStatus.FORBIDDEN:
         raise errors.Forbidden(f"{url} does not let this api_key (OPENENV_API_KEY) read: pass one with a wider scope")
     if reply.status != HTTPStatus.OK:
         raise errors.ConnectionFailed(
-            f"{url} answers HTTP {reply.status}, and no schemas: is that an openenv server? Else give "
+            f"{url} answered HTTP {reply.status} instead of the schemas: check that it is an openenv server, or give "
             "observation_space, decode_observation, action_space and encode_action"
         )
     try:
         return _check_schemas(reply.json(), url)
     except ValueError:
-        raise errors.ProtocolViolation(f"{url} answers what is no JSON: {reply.body[:100]!r}") from None
+        raise errors.ProtocolViolation(f"{url} answered something that is not JSON: {reply.body[:100]!r}") from None
 
 
 def _check_schemas(schemas: Any, place: str) -> Schemas:
@@ -119,11 +119,10 @@ def _check_schemas(schemas: Any, place: str) -> Schemas:
         isinstance(schemas.get(name), Mapping) for name in ("action", "observation")
     ):
         return schemas
-    raise errors.ProtocolViolation(f"{place} says nothing of its action and observation: {schemas!s:.200}")
+    raise errors.ProtocolViolation(f"{place} gave no schemas of its action and observation: {schemas!s:.200}")
 
 
 Fields = dict[str, Any]
-_MISFITS = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 class RemoteSpaces:
@@ -141,6 +140,8 @@ class RemoteSpaces:
     Attributes:
         observation_space, action_space: Spaces of one environment.
         observation, action: Conversions of their members.
+        bounds: Bounds of the actions; None if they are not numbers.
+        base_url, options: As given.
     """
 
     def __init__(
@@ -153,8 +154,8 @@ class RemoteSpaces:
         missing_reward: float | None,
         options: Mapping[str, Any],
     ):
-        self._base_url = base_url
-        self._options = dict(options)
+        self.base_url = base_url
+        self.options = dict(options)
         self._given = observation_space, decode_observation, action_space, encode_action
         self._missing_reward = missing_reward
         self._schemas: Schemas = {}
@@ -166,18 +167,9 @@ class RemoteSpaces:
                 client.sync().close()
         self._read()
 
-    @property
-    def place(self) -> str:
-        """The address in messages."""
-        return "an app in this process" if self._base_url is None else str(self._base_url)
-
     def client(self) -> GenericEnvClient:
         """A new client of the environment."""
-        return GenericEnvClient(self._base_url, **self._options)
-
-    def vector_arguments(self) -> tuple[Any, Fields]:
-        """The arguments of a vector client: address and options."""
-        return self._base_url, self._options
+        return GenericEnvClient(self.base_url, **self.options)
 
     def reset_arguments(self, seed: Any, options: Mapping[str, Any] | None) -> Fields:
         """The arguments of the environment's reset. Raises `InvalidArgument` for invalid options."""
@@ -195,12 +187,12 @@ class RemoteSpaces:
         Raises:
             InvalidAction: It cannot be converted, or a number is outside of its space. The server checks the rest.
         """
-        bounds = self._bounds
+        bounds = self.bounds
         try:
             if bounds is not None and not bounds.inside(np.asarray(member)).all():
                 raise outside_error(member, self.action_space)
             fields: Fields = self.action.encode(member)
-        except _MISFITS as error:
+        except MISFITS as error:
             raise outside_error(member, self.action_space) from error
         return fields
 
@@ -208,7 +200,7 @@ class RemoteSpaces:
         """An observation as a member of the space. Raises `ProtocolViolation` if it cannot be one."""
         try:
             return self.observation.decode(fields)
-        except _MISFITS as error:
+        except MISFITS as error:
             raise self.misfit(fields, error) from error
 
     def misfit(self, fields: Any, error: Exception) -> errors.ProtocolViolation:
@@ -225,13 +217,13 @@ class RemoteSpaces:
             reward = self._missing_reward
         if reward is None:
             raise errors.UsageError(
-                "the environment gave this step no reward, which is not 0, and Gymnasium knows only numbers: pass "
-                "missing_reward=0.0 if none means 0 here"
+                "the environment gave this step no reward, and Gymnasium needs a number: pass missing_reward=0.0 if "
+                "a missing reward means 0 here"
             )
         return float(reward)
 
     def __getstate__(self) -> Fields:
-        if self._options.keys() & {"app", "env", "provider"}:
+        if self.options.keys() & {"app", "env", "provider"}:
             raise errors.UsageError(
                 "its environment belongs to this process, and cannot be pickled: serve it (openenv serve) and give "
                 "its base_url"
@@ -249,7 +241,7 @@ class RemoteSpaces:
         self.observation = self._side("observation", observation_space, decode)
         self.action = self._side("action", action_space, encode)
         self.observation_space, self.action_space = self.observation.space, self.action.space
-        self._bounds = Bounds.of(self.action_space)
+        self.bounds = Bounds.of(self.action_space)
         self._is_gymnasium = KEYWORD in self._schemas.get("action", {}).get("properties", {}).get("action", {})
 
     def _side(self, role: Role, space: Space[Any] | None, function: Callable[[Any], Any] | None) -> MappedSpace:
@@ -271,9 +263,10 @@ def ends_of(result: StepResult[Any]) -> tuple[bool, bool]:
     return result.done and (result.terminated or not truncated), truncated
 
 
-def outside_error(member: Any, space: Space[Any]) -> errors.OpenEnvError:
-    """The error for an invalid action."""
-    return errors.InvalidAction(f"the action {member!s:.200} is not in the action space {space}")
+def outside_error(member: Any, space: Space[Any], env_id: int | None = None) -> errors.OpenEnvError:
+    """The error for an invalid action, of all environments or of one of them."""
+    data = None if env_id is None else {"env_ids": [env_id]}
+    return errors.InvalidAction(f"the action {member!s:.200} is not in the action space {space}", data=data)
 
 
 class RemoteEnv(gymnasium.Env[Any, Any]):
@@ -363,11 +356,9 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
     def __str__(self) -> str:
-        return f"<RemoteEnv {self._spaces.place}>"
+        url = self._spaces.base_url
+        return f"<RemoteEnv {'an app in this process' if url is None else url}>"
 
 
 def _info(result: StepResult[Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...client import GenericEnvClient, SyncVectorEnvClient, VectorEnvClient
 from ...errors import InvalidAction, InvalidArgument, OpenEnvError, ResetRequired
 from ...types import StepResult
-from .remote import Bounds, Fields, RemoteSpaces, ends_of, outside_error
+from .remote import Fields, RemoteSpaces, ends_of, outside_error
 
 Mode = Literal["next_step", "same_step", "disabled"]
 
@@ -38,6 +38,7 @@ else:
             DISABLED = "Disabled"
 
 
+# By the values of Gymnasium's modes, the names in `VectorEnvClient`.
 _MODES: dict[str, Mode] = {"NextStep": "next_step", "SameStep": "same_step", "Disabled": "disabled"}
 
 
@@ -51,112 +52,6 @@ def mode_of(given: AutoresetMode | str) -> AutoresetMode:
     raise InvalidArgument(
         f"autoreset_mode={given!r}: one of {', '.join(_MODES)}, or a gymnasium.vector.AutoresetMode"
     )
-
-
-def word_of(mode: AutoresetMode) -> Mode:
-    """The name of an autoreset mode in `VectorEnvClient`."""
-    return _MODES[str(mode.value)]
-
-
-class ActionBatch:
-    """Splits a batch of actions.
-
-    Args:
-        spaces: Spaces of one environment.
-        count: Number of environments.
-
-    Attributes:
-        space: Space of the batch.
-    """
-
-    def __init__(self, spaces: RemoteSpaces, count: int):
-        self._spaces = spaces
-        self._count = count
-        self.space = batch_space(spaces.action_space, count)
-        side = spaces.action
-        self._field = side.field if side.plain else None
-        self._flat = side.single
-        self._bounds = Bounds.of(spaces.action_space)
-
-    def fields(self, actions: Any) -> list[Fields]:
-        """The fields of each environment's action.
-
-        Raises:
-            InvalidAction: An action is not in its space; no action was sent.
-            InvalidArgument: The number of actions is not the number of environments.
-        """
-        if self._bounds is None:
-            return self._each(actions)
-        try:
-            array = np.asarray(actions)
-        except ValueError as error:
-            raise outside_error(actions, self.space) from error
-        if array.shape != self.space.shape:
-            raise InvalidArgument(
-                f"actions of shape {array.shape} for {self._count} environments: give {self.space.shape}"
-            )
-        try:
-            inside = self._bounds.inside(array)
-        except TypeError as error:
-            raise outside_error(array, self.space) from error
-        if not inside.all():
-            index = int(np.argwhere(~inside)[0][0])
-            raise self._refusal(index, array[index])
-        field = self._field
-        if field is None:
-            return [self._spaces.fields_of(action) for action in array]
-        values = (array.reshape(self._count) if self._flat else array).tolist()
-        return [{field: value} for value in values]
-
-    def _each(self, actions: Any) -> list[Fields]:
-        try:
-            members = list(iterate(self.space, actions))
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise outside_error(actions, self.space) from error
-        if len(members) != self._count:
-            raise InvalidArgument(f"{len(members)} actions for {self._count} environments: one for each")
-        for index, member in enumerate(members):
-            if not self._spaces.action_space.contains(member):
-                raise self._refusal(index, member)
-        return [self._spaces.fields_of(member) for member in members]
-
-    def _refusal(self, index: int, member: Any) -> OpenEnvError:
-        refusal = outside_error(member, self._spaces.action_space)
-        refusal.data["env_ids"] = [index]
-        return refusal
-
-
-class ObservationBatch:
-    """Joins observations into a batch. Arguments and attributes are those of `ActionBatch`."""
-
-    def __init__(self, spaces: RemoteSpaces, count: int):
-        self._spaces = spaces
-        self._count = count
-        single = spaces.observation_space
-        self.space = batch_space(single, count)
-        side = spaces.observation
-        self._field = side.field if side.plain else None
-        self._shape = (count, *(single.shape or ()))
-
-    def together(self, rows: Sequence[Fields]) -> Any:
-        """A new batch of the environments' observations, given as fields.
-
-        Raises:
-            ProtocolViolation: An observation does not fit its space.
-        """
-        field = self._field
-        if field is not None:
-            try:
-                return np.array([row[field] for row in rows], self.space.dtype).reshape(self._shape)
-            except (LookupError, TypeError, ValueError, OverflowError):  # the slower way below names the observation
-                pass
-        members = [self._spaces.member_of(row) for row in rows]
-        single = self._spaces.observation_space
-        empty: Any = create_empty_array(single, n=self._count, fn=np.zeros)
-        try:
-            return concatenate(single, members, empty)
-        except (TypeError, ValueError, LookupError) as error:
-            raise self._spaces.misfit(rows[0], error) from error
 
 
 Infos = dict[str, Any]
@@ -221,7 +116,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         )
         self.single_observation_space, self.single_action_space = spaces.observation_space, spaces.action_space
         self._begin()
-        self.observation_space, self.action_space = self._observed.space, self._acted.space
+        self.observation_space = batch_space(spaces.observation_space, num_envs)
+        self.action_space = batch_space(spaces.action_space, num_envs)
 
     @property
     def client(self) -> SyncVectorEnvClient[Any, Any]:
@@ -252,20 +148,19 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         arguments = self._spaces.reset_arguments(None, options)
         with self._undecided(env_ids):
             results = self._client.reset(given, env_ids, **arguments)
+        infos: Infos = {}
         for index, result in zip(env_ids, results, strict=True):
             over_at_once = result.done and self.autoreset_mode is AutoresetMode.SAME_STEP
             self._idle[index] = over_at_once or result.error is not None
             self._ended[index] = result.done
             if result.error is None:
                 self._rows[index] = result.observation
-        self._raise_errors(env_ids, results)
-        infos: Infos = {}
-        for index, result in zip(env_ids, results, strict=True):
             if result.metadata:
                 infos = self._add_info(infos, result.metadata, index)
+        self._raise_errors(env_ids, results)
         if None in self._rows:
             raise ResetRequired("some environments have no observation yet: call reset() without a reset_mask first")
-        return self._observed.together(self._rows), infos
+        return self._join(self._rows), infos
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], Infos]:
         """Takes one step in each environment.
@@ -283,7 +178,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
                 "reset(options={'reset_mask': mask}) for those alone",
                 data={"env_ids": numbers.tolist()},
             )
-        fields = self._acted.fields(actions)
+        fields = self._split(actions)
         with self._undecided(range(self.num_envs)):
             results = self._client.step(fields)
         resetting = self._ended
@@ -299,7 +194,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
                 for reward, result in zip(rewards, results, strict=True)
             ]
         infos = self._infos(results)
-        observations = self._observed.together(self._rows)
+        observations = self._join(self._rows)
         return observations, np.array(rewards, dtype=np.float64), terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -315,7 +210,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             asyncio.run_coroutine_threadsafe(client.close(), loop)
 
     def __getstate__(self) -> dict[str, Any]:
-        of_now = {"_client", "_acted", "_observed", "_rows", "_idle", "_ended"}
+        of_now = {"_client", "_rows", "_idle", "_ended"}
         return {name: value for name, value in self.__dict__.items() if name not in of_now}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -324,16 +219,79 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _begin(self) -> None:
         """Sets up the client and an initial state without sessions."""
-        base_url, options = self._spaces.vector_arguments()
+        mode, spaces = _MODES[str(self.autoreset_mode.value)], self._spaces
         client: VectorEnvClient[Any, Any] = VectorEnvClient(
-            GenericEnvClient, base_url, self.num_envs, self._connections, word_of(self.autoreset_mode), **options
+            GenericEnvClient, spaces.base_url, self.num_envs, self._connections, mode, **spaces.options
         )
         self._client = client.sync()
-        self._acted = ActionBatch(self._spaces, self.num_envs)
-        self._observed = ObservationBatch(self._spaces, self.num_envs)
         self._rows: list[Any] = [None] * self.num_envs
         self._idle = np.ones(self.num_envs, dtype=np.bool_)  # environments that need a reset
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
+
+    def _split(self, actions: Any) -> list[Fields]:
+        """The fields of each environment's action.
+
+        Raises:
+            InvalidAction: An action is not in its space; no action was sent.
+            InvalidArgument: The number of actions is not the number of environments.
+        """
+        spaces, space, count = self._spaces, self.action_space, self.num_envs
+        if spaces.bounds is None:
+            return self._split_members(actions)
+        try:
+            array = np.asarray(actions)
+        except ValueError as error:
+            raise outside_error(actions, space) from error
+        if array.shape != space.shape:
+            raise InvalidArgument(f"actions of shape {array.shape} for {count} environments: give {space.shape}")
+        try:
+            inside = spaces.bounds.inside(array)
+        except TypeError as error:
+            raise outside_error(array, space) from error
+        if not inside.all():
+            index = int(np.argwhere(~inside)[0][0])
+            raise outside_error(array[index], spaces.action_space, index)
+        side = spaces.action
+        field = side.field
+        if field is None or not side.plain:
+            return [spaces.fields_of(action) for action in array]
+        values = (array.reshape(count) if side.single else array).tolist()
+        return [{field: value} for value in values]
+
+    def _split_members(self, actions: Any) -> list[Fields]:
+        """The same for actions that are not one array of numbers."""
+        spaces = self._spaces
+        try:
+            members = list(iterate(self.action_space, actions))
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise outside_error(actions, self.action_space) from error
+        if len(members) != self.num_envs:
+            raise InvalidArgument(f"{len(members)} actions for {self.num_envs} environments: one for each")
+        for index, member in enumerate(members):
+            if not spaces.action_space.contains(member):
+                raise outside_error(member, spaces.action_space, index)
+        return [spaces.fields_of(member) for member in members]
+
+    def _join(self, rows: Sequence[Fields]) -> Any:
+        """A new batch of the environments' observations, given as fields.
+
+        Raises:
+            ProtocolViolation: An observation does not fit its space.
+        """
+        spaces, space = self._spaces, self.observation_space
+        field = spaces.observation.field
+        if field is not None and spaces.observation.plain:
+            try:
+                return np.array([row[field] for row in rows], space.dtype).reshape(space.shape or ())
+            except (LookupError, TypeError, ValueError, OverflowError):  # the slower way below names the observation
+                pass
+        members = [spaces.member_of(row) for row in rows]
+        single = spaces.observation_space
+        empty: Any = create_empty_array(single, n=self.num_envs, fn=np.zeros)
+        try:
+            return concatenate(single, members, empty)
+        except (TypeError, ValueError, LookupError) as error:
+            raise spaces.misfit(rows[0], error) from error
 
     @contextmanager
     def _undecided(self, env_ids: Sequence[int]) -> Iterator[None]:

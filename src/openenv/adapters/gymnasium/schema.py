@@ -35,18 +35,22 @@ class MappedSpace:
     plain: bool = False
 
 
+# Errors of `encode` and `decode` for an invalid value.
+MISFITS = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+
+
 def choice(values: Sequence[Any]) -> MappedSpace:
     def encode(member: Any) -> Any:
         index = int(member)
         if index != member or not 0 <= index < len(values):
-            raise ValueError(f"{member!r:.80} is no place among {len(values)} values")
+            raise ValueError(f"{member!r:.80} is not the number of one of {len(values)} values")
         return values[index]
 
     def decode(value: Any) -> np.int64:
         for index, each in enumerate(values):
             if each == value and isinstance(each, bool) == isinstance(value, bool):  # True is not 1 in JSON
                 return np.int64(index)
-        raise ValueError(f"{value!r:.80} is none of {values!r:.200}")
+        raise ValueError(f"{value!r:.80} is not one of {values!r:.200}")
 
     return MappedSpace(spaces.Discrete(len(values)), encode, decode)
 
@@ -56,11 +60,11 @@ def first_fit(parts: Sequence[MappedSpace], value: Any) -> tuple[np.int64, Any]:
     for number, part in enumerate(parts):
         try:
             member = part.decode(value)
-        except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
+        except MISFITS:
             continue
         if part.space.contains(member):
             return np.int64(number), member
-    raise ValueError(f"{value!r:.80} is of none of {len(parts)} alternatives")
+    raise ValueError(f"{value!r:.80} fits none of {len(parts)} alternatives")
 
 
 def tuple_of(parts: Sequence[MappedSpace]) -> MappedSpace:
@@ -75,7 +79,7 @@ def tuple_of(parts: Sequence[MappedSpace]) -> MappedSpace:
 def numbers(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"{value!r:.80} are no numbers")
+        raise TypeError(f"{value!r:.80} does not consist of numbers")
     return array.astype(dtype).reshape(shape)
 
 
@@ -89,7 +93,7 @@ def listed(member: Any) -> Any:
 
 def text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.80} is no text")
+        raise TypeError(f"{value!r:.80} is not a string")
     return value
 
 
@@ -219,9 +223,9 @@ class _Mapper:
     def _reference(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
         name = str(schema["$ref"]).removeprefix("#/$defs/")
         if name in trail:
-            raise self.refusal(place, f"{name} holds itself, to any depth")
+            raise self.refusal(place, f"{name} contains itself, to any depth")
         if name not in self._definitions:
-            raise self.refusal(place, f"its schema refers to {name!r:.80}, which is not there")
+            raise self.refusal(place, f"its schema refers to {name!r:.80}, which is missing")
         return self.space(self._definitions[name], place, (*trail, name))
 
     def _one_of(self, alternatives: Any, place: str, trail: tuple[str, ...]) -> MappedSpace:
@@ -283,7 +287,7 @@ class _Mapper:
             dtype, shape = np.dtype(space.dtype), space.shape or ()
             return MappedSpace(space, listed, lambda value: numbers(value, dtype, shape), plain=True)
         if length > MOST_PARTS:
-            raise self.refusal(place, f"it is a list of {length} elements that are no numbers")
+            raise self.refusal(place, f"it is a list of {length} elements that are not numbers")
         return tuple_of([item] * length)
 
     def refusal(self, place: str, why: str) -> UnmappableSpace:

@@ -6,7 +6,6 @@ import copy
 import importlib.util
 import inspect
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -22,8 +21,7 @@ from ...errors import InvalidAction, ResetRequired, UsageError
 from ...project.target import import_module
 from ...types import Action, Observation, State
 from ..farama import as_html, check_reset_arguments, duplicate, plain, served_class
-from ..gymnasium.codec import SpaceCodec, codec_of, object_type
-from ..gymnasium.description import KEYWORD, describe
+from ..gymnasium.codec import SpaceCodec, codec_of, field_of, object_type
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -73,11 +71,7 @@ class PettingZooState(State):
 
 def by_agent(name: str, spaces: Mapping[str, Space[Any]], codecs: Mapping[str, SpaceCodec]) -> Any:
     """A type of JSON objects that map agents to members of their spaces. No agent is required."""
-    fields = {}
-    for agent, space in spaces.items():
-        words = " ".join(str(space).split())
-        about = Field(description=words, json_schema_extra={KEYWORD: describe(space)})
-        fields[agent] = Annotated[codecs[agent].type, about]
+    fields = {agent: Annotated[codecs[agent].type, field_of(space)] for agent, space in spaces.items()}
     return object_type(name, fields, total=False)
 
 
@@ -92,31 +86,7 @@ class AgentReports:
     infos: dict[Any, dict[str, Any]] = field(default_factory=dict)
 
 
-class AgentGame(ABC):
-    """The common interface of PettingZoo's two APIs."""
-
-    env: Any
-
-    @property
-    def agents(self) -> list[Any]:
-        """The agents that are still in the game."""
-        return list(self.env.agents)
-
-    @property
-    @abstractmethod
-    def to_act(self) -> list[Any]:
-        """The agents that act in the next step."""
-
-    @abstractmethod
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> AgentReports:
-        """Starts an episode."""
-
-    @abstractmethod
-    def step(self, actions: dict[Any, Any]) -> AgentReports:
-        """Takes one action of each agent in `to_act`."""
-
-
-class ParallelGame(AgentGame):
+class ParallelGame:
     """All live agents act at the same time (Parallel API)."""
 
     def __init__(self, env: ParallelEnv[Any, Any, Any]):
@@ -124,17 +94,20 @@ class ParallelGame(AgentGame):
 
     @property
     def to_act(self) -> list[Any]:
+        """The agents that act in the next step."""
         return list(self.env.agents)
 
     def reset(self, seed: int | None, options: dict[str, Any] | None) -> AgentReports:
+        """Starts an episode."""
         observations, infos = self.env.reset(seed=seed, options=options)
         return AgentReports(observations=observations, infos=infos)
 
     def step(self, actions: dict[Any, Any]) -> AgentReports:
+        """Takes one action of each agent in `to_act`."""
         return AgentReports(*self.env.step(actions))
 
 
-class TurnBasedGame(AgentGame):
+class TurnBasedGame:
     """One agent acts at a time (AEC API). A dead agent gets its last report without having to act."""
 
     def __init__(self, env: AECEnv[Any, Any, Any]):
@@ -167,6 +140,9 @@ class TurnBasedGame(AgentGame):
             self.env.step(None)
         return reports
 
+
+AgentGame = ParallelGame | TurnBasedGame
+"""A game by one of PettingZoo's two APIs."""
 
 MOST_BUTTONS = 30
 _MASK = "action_mask"
@@ -240,8 +216,8 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
         wanted = self._state.to_act
         if set(action.actions) != set(wanted):
             raise InvalidAction(
-                f"actions are of {', '.join(sorted(action.actions)) or 'no agent'}, and must be of "
-                f"{', '.join(wanted)}: `to_act` of the last observation names those who act next"
+                f"the step has actions of {', '.join(sorted(action.actions)) or 'no agent'}: it needs actions of "
+                f"{', '.join(wanted)}, the agents in `to_act` of the last observation"
             )
         members = {self.names[name]: self._action_codecs[name].decode(action.actions[name]) for name in wanted}
         reports = self._game.step(members)
@@ -281,7 +257,7 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
     def _observe(self, reports: AgentReports, first: bool) -> PettingZooObservation:
         """The observation made of the agents' reports, with their names in messages."""
         state = self._state
-        state.agents = [str(agent) for agent in self._game.agents]
+        state.agents = [str(agent) for agent in self._game.env.agents]
         state.to_act = [str(agent) for agent in self._game.to_act]
         over = not state.to_act
         self._cut_short |= any(reports.truncations.values())
@@ -341,7 +317,12 @@ def pettingzoo_environment(module: str, **kwargs: Any) -> type[PettingZooEnviron
     constructor = _constructor(module)
 
     def make(**arguments: Any) -> AgentGame:
-        return _game(constructor(**arguments), module)
+        env = constructor(**arguments)
+        if isinstance(env, ParallelEnv):
+            return ParallelGame(env)
+        if isinstance(env, AECEnv):
+            return TurnBasedGame(env)
+        raise UsageError(f"pettingzoo:{module} makes a {type(env).__name__}: it must make an AECEnv or a ParallelEnv")
 
     try:
         game = make(**copy.deepcopy(kwargs))
@@ -379,14 +360,6 @@ def _constructor(target: str) -> Callable[..., Any]:
         )
     constructor: Callable[..., Any] = getattr(module, found[0])
     return constructor
-
-
-def _game(env: Any, what: str) -> AgentGame:
-    if isinstance(env, ParallelEnv):
-        return ParallelGame(env)
-    if isinstance(env, AECEnv):
-        return TurnBasedGame(env)
-    raise UsageError(f"pettingzoo:{what} makes a {type(env).__name__}, which is no environment of PettingZoo")
 
 
 def _class(
@@ -430,12 +403,10 @@ def _class(
 
 
 def _agents(game: AgentGame, module: str) -> dict[str, Any]:
-    try:
-        agents = {str(agent): agent for agent in game.env.possible_agents}
-    except AttributeError:
-        agents = {}
+    possible = getattr(game.env, "possible_agents", ())
+    agents = {str(agent): agent for agent in possible}
     if not agents:
         raise UsageError(f"pettingzoo:{module} has no `possible_agents`: without them the actions are not known")
-    if len(agents) < len(game.env.possible_agents):
-        raise UsageError(f"pettingzoo:{module} has agents that are called alike: {game.env.possible_agents}")
+    if len(agents) < len(possible):
+        raise UsageError(f"pettingzoo:{module} has agents whose names are equal as text: {possible}")
     return agents
