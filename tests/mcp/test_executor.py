@@ -76,7 +76,7 @@ def test_threads_that_were_left_have_a_limit(bench):
     async def block() -> None:
         hang()
 
-    with pytest.raises(RuntimeError, match="hold a thread each"):
+    with pytest.raises(RuntimeError, match="each holds a thread"):
         for turn in range(10 * MOST_LEFT):  # a thread that has not begun in time is none that hangs
             with pytest.raises(ToolDeadlineExceeded):
                 if turn % 8:

@@ -336,7 +336,7 @@ class TestLifespan:
         step = stepping(server)
         assert step(call("add", a=1)).error is None
         step.close()
-        assert "did not end as it should" in caplog.text
+        assert "the MCP session of the tools ended with an error" in caplog.text
         assert step(call("add", a=1)).error is None
 
     def test_tools_have_what_it_gave(self, stepping):

@@ -133,7 +133,7 @@ async def test_a_default_that_was_given_stands_in_for_prose_and_is_told(answer, 
     assert await judge(None, None) == 0.0
     assert judge.unreadable == 1
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert "default_score 0 stands in" in caplog.text
+    assert "the score is default_score, 0" in caplog.text
 
 
 async def test_strictness_can_be_chosen():

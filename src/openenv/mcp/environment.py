@@ -68,13 +68,13 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         transform: For `_apply_transform`, in `_step_impl`; observations of tools are left as they are.
 
     Raises:
-        TypeError: `mcp_server` is no such server.
-        ValueError: A tool has the name of what drives an environment: reset, step, state, close.
+        TypeError: `mcp_server` is not such a server.
+        ValueError: A tool has a reserved name: reset, step, state or close, which drive an environment.
 
     Attributes:
-        tool_timeout_s: Seconds that a tool has, if the step says nothing else (`timeout_s`); None gives all the time
-            there is, and runs synchronous tools on the environment's own thread.
-        mcp_server: As it was given.
+        tool_timeout_s: Seconds that a tool has, unless the step gives `timeout_s`; None sets no limit, and runs
+            synchronous tools on the environment's own thread.
+        mcp_server: The server.
     """
 
     tool_timeout_s: ClassVar[float | None] = MCP_TOOL_CALL_TIMEOUT
@@ -97,7 +97,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         self.__toolbox = Toolbox(mcp_server)
 
     def save_state(self) -> Any:
-        """Tools are functions that belong to one environment: a class that can be forked says what its state is."""
+        """Raises `NotForkable`: tools are functions of one environment, so a subclass must define its state."""
         name = type(self).__name__
         raise NotForkable(f"{name} cannot be forked with its tools alone: implement save_state() and load_state()")
 
@@ -105,9 +105,9 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         """Declares a tool of this environment: `@self.tool(mode="production")`.
 
         Args:
-            mode: The only mode in which it is there; None for both. Two tools of one name may be declared for the two
-                modes, and one that is declared for a mode stands before one that is there in both.
-            name: What it is called, if not as its function is.
+            mode: The only mode that has the tool; None for both. The two modes may have different tools of the same
+                name, and a tool of one mode has precedence over a tool of both.
+            name: Name of the tool; by default that of its function.
 
         Raises:
             ValueError: The name is reserved, or there is no such mode.
@@ -131,7 +131,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
 
     @contextlib.asynccontextmanager
     async def mcp_session(self) -> AsyncIterator[Any]:
-        """The MCP session that the tools run in, for the length of a block: gives its client.
+        """Opens the MCP session that the tools run in, for the length of a block, and yields its client.
 
         The client is a `fastmcp.Client`, or that of the SDK where `fastmcp` is not installed. Steps on the same event
         loop use the same session. A session that the block opens ends with the block; one that a step has opened
@@ -340,7 +340,7 @@ class FactoryInMode(functools.partial[Any]):
 def answer(environment: Any, ask: ToolRequest) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
     """The operation: `{"result": ...}`, or `{"error": {code, message, data}}`.
 
-    What an asynchronous environment gives is to be awaited, as its steps are.
+    An asynchronous environment returns an awaitable of it, as for its steps.
     """
     if not isinstance(environment, MCPEnvironment) or toolbox_of(environment) is None:
         return error_reply(NO_TOOLS)

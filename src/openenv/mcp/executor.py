@@ -105,7 +105,7 @@ class ToolExecutor:
             outcome = outcomes.get(timeout=timeout_s)
         except Empty:
             if not loop.withdraw(task):
-                logger.warning("an asynchronous tool blocks its event loop, which is left to it")
+                logger.warning("an asynchronous tool blocks its event loop: the next tools get a new one")
                 with self._making:
                     self._loop = None if self._loop is loop else self._loop
                     self._left.append(loop)
@@ -155,8 +155,8 @@ class ToolExecutor:
     def _check_room(self) -> None:
         self._left = [each for each in self._left if each.is_alive()]
         if len(self._left) >= MOST_LEFT:
-            held = f"{MOST_LEFT} tools of this environment have not come back and hold a thread each"
-            raise RuntimeError(f"{held}: open another session, and give the tools limits of their own")
+            held = f"{MOST_LEFT} tools of this environment did not return, and each holds a thread"
+            raise RuntimeError(f"{held}: open another session, and set time limits inside the tools")
 
 
 def _result_of(outcome: Outcome) -> Any:

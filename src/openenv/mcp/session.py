@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import Context, ContextVar
 from importlib import import_module
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -92,7 +92,7 @@ class McpSession:
                 self._opened.set_exception(error)
                 self._opened.exception()  # the call that waits for it may have been given up
             elif not isinstance(error, asyncio.CancelledError):
-                logger.error("the MCP session of the tools did not end as it should", exc_info=error)
+                logger.error("the MCP session of the tools ended with an error", exc_info=error)
 
     def _cut(self, ping: asyncio.Task[Any]) -> None:
         """The request has ended before the session: nothing can run in its context any more."""
@@ -101,20 +101,20 @@ class McpSession:
         self._ending.set()
 
 
-class OpenSession:
+class OpenSession(NamedTuple):
     """An open session.
 
     Attributes:
         client: Its client.
+        context: The SDK's context of the request that stays open.
     """
 
-    def __init__(self, client: Any, context: Any):
-        self.client = client
-        self._context = context
+    client: Any
+    context: Any
 
     def request(self, number: int) -> Any:
         """The SDK's context of a request with that number."""
-        return dataclasses.replace(self._context, request_id=number)
+        return dataclasses.replace(self.context, request_id=number)
 
 
 class McpSessions:

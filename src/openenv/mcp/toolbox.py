@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from .types import RESERVED_TOOL_NAMES, ToolFault, ToolResult, not_found_error, 
 T = TypeVar("T")
 VALID_MODES = frozenset({"production", "simulation"})
 LISTING_S = 30.0
+_HINT = f"reserved are {', '.join(sorted(RESERVED_TOOL_NAMES))}, which drive the environment: choose another name"
 # A year: for a wait without a limit, where a number is required.
 _NO_LIMIT_S = 31_536_000.0
 # Dictionaries by function, which only grow.
@@ -76,13 +77,13 @@ class Toolbox:
         self._of_mode: dict[str, Library] = {}
         reserved = sorted(RESERVED_TOOL_NAMES.intersection(self.library.functions()))
         if reserved:
-            raise ValueError(f"MCP tools cannot use reserved names: {reserved}; {_reserved_hint()}")
+            raise ValueError(f"MCP tools cannot use reserved names: {reserved}; {_HINT}")
 
     def declare(self, function: Any, mode: str | None, name: str | None) -> Any:
         """Adds a tool, to one mode or to both. Returns the declared function. Raises `ValueError`."""
         called = name or getattr(function, "__name__", "")
         if called in RESERVED_TOOL_NAMES:
-            raise ValueError(f"Tool name {called!r} is reserved and cannot be used; {_reserved_hint()}")
+            raise ValueError(f"Tool name {called!r} is reserved and cannot be used; {_HINT}")
         library = self.library
         if mode is not None:
             if mode not in VALID_MODES:
@@ -97,7 +98,7 @@ class Toolbox:
     def functions(self, mode: str) -> dict[str, Callable[..., Any]]:
         """The functions of the tools, by name."""
         found: dict[str, Callable[..., Any]] = {}
-        for library in reversed(list(self._libraries(mode))):
+        for library in reversed(self._libraries(mode)):
             found |= library.functions()
         return found
 
@@ -108,7 +109,7 @@ class Toolbox:
 
     async def tools_async(self, mode: str) -> list[ListedTool]:
         found: dict[str, ListedTool] = {}
-        for library in reversed(list(self._libraries(mode))):
+        for library in reversed(self._libraries(mode)):
             if library.starts:
                 await library.sessions.open()
             found |= {listed.tool.name: listed for listed in await library.tools()}
@@ -131,6 +132,7 @@ class Toolbox:
         try:
             if library.starts and not library.sessions.is_open:
                 self.executor.run_coroutine(library.sessions.open, limit_s)
+            result: ToolResult
             if shortcut is None:
                 result = self.executor.run_coroutine(self._asking(library, name, arguments, mode), limit_s)
             elif shortcut.asynchronous:
@@ -141,7 +143,6 @@ class Toolbox:
                 result = self.executor.run(lambda: _run_without_loop(shortcut.call(arguments)), timeout_s)
         except ToolDeadlineExceeded:
             raise timeout_error(name, limit_s) from None
-        assert isinstance(result, ToolResult)
         return result
 
     async def call_async(
@@ -153,6 +154,7 @@ class Toolbox:
         try:
             if library.starts and not library.sessions.is_open:
                 await _within(timeout_s, library.sessions.open())
+            result: ToolResult
             if shortcut is None:
                 result = await _within(timeout_s, self._asking(library, name, arguments, mode)())
             elif shortcut.asynchronous:
@@ -163,7 +165,6 @@ class Toolbox:
                 result = await self.executor.run_async(lambda: _run_without_loop(shortcut.call(arguments)), limit_s)
         except ToolDeadlineExceeded:
             raise timeout_error(name, limit_s) from None
-        assert isinstance(result, ToolResult)
         return result
 
     def close(self) -> None:
@@ -199,11 +200,9 @@ class Toolbox:
 
         return ask
 
-    def _libraries(self, mode: str) -> Iterator[Library]:
+    def _libraries(self, mode: str) -> list[Library]:
         """The libraries of a mode; the first has precedence."""
-        if mode in self._of_mode:
-            yield self._of_mode[mode]
-        yield self.library
+        return [self._of_mode[mode], self.library] if mode in self._of_mode else [self.library]
 
 
 async def _within(timeout_s: float | None, work: Awaitable[T]) -> T:
@@ -220,7 +219,3 @@ async def _within(timeout_s: float | None, work: Awaitable[T]) -> T:
 _run_without_loop = partial(
     run_without_loop, otherwise="a synchronous tool waits for an event loop: declare it with async def"
 )
-
-
-def _reserved_hint() -> str:
-    return f"reserved are {', '.join(sorted(RESERVED_TOOL_NAMES))}, which drive the environment: choose another name"

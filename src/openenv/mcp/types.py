@@ -44,7 +44,7 @@ class ToolErrorType(StrEnum):
     TOOL_NOT_FOUND = "tool_not_found"
     """There is no such tool."""
     TIMEOUT = "timeout"
-    """It gave no answer in its time."""
+    """It did not end in time."""
 
 
 class ToolError(BaseModel):
@@ -81,8 +81,8 @@ class CallToolObservation(Observation):
 
     Attributes:
         tool_name: The tool.
-        result: `data` is the value that the tool returned, as JSON has it; `content` what is shown to a model. In the
-            process of the environment an `ToolResult`, and elsewhere a dict of the same fields.
+        result: `data` is the returned value in the form of JSON; `content` is for a model. In the
+            process of the environment a `ToolResult`, and elsewhere a dict of the same fields.
         error: None where there is a result.
     """
 
@@ -130,7 +130,7 @@ def observation_of(name: str, reply: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class JsonRpcError(BaseModel):
-    """Why a request was not done."""
+    """Why a request failed."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -156,7 +156,7 @@ class JsonRpcRequest(BaseModel):
 
 
 class JsonRpcResponse(BaseModel):
-    """Its answer: a result or an error, and never both."""
+    """The response to a request: either a result or an error."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -172,14 +172,14 @@ class JsonRpcResponse(BaseModel):
 
     @classmethod
     def success(cls, result: Any, request_id: str | int | None = None) -> Self:
-        """The answer to a request that was done."""
+        """The response to a request that succeeded."""
         return cls(result=result, id=request_id)
 
     @classmethod
     def error_response(
         cls, code: JsonRpcErrorCode, message: str | None = None, data: Any = None, request_id: str | int | None = None
     ) -> Self:
-        """The answer to one that was not."""
+        """The response to a request that failed."""
         return cls(error=JsonRpcError.from_code(code, message, data), id=request_id)
 
 
@@ -223,7 +223,7 @@ def _kind(value: Any) -> str:
 
 MOST_NAMES = 50
 INTERRUPTIONS = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
-"""Exceptions that end a call from outside, and are not an answer of its tool."""
+"""Exceptions that end a call from outside. All others are failures of its tool."""
 
 
 @dataclass(slots=True)
@@ -233,7 +233,7 @@ class ToolResult:
     Attributes:
         content: Blocks of text, images and so on, as they are shown to a model.
         structured_content: The value as a JSON object; None if the tool returns none.
-        meta: Facts beside it.
+        meta: Additional facts.
         data: The value that the tool returned, as JSON; None if it returned only content.
         is_error: False: a tool that failed has a `ToolError` and no result.
     """
@@ -279,7 +279,7 @@ def argument_error(name: str, error: BaseException, schema: Any = None) -> ToolF
 
 
 def execution_error(name: str, error: BaseException) -> ToolFault:
-    """The tool raised. The text is FastMCP's, which models have been trained with; an error without one is named."""
+    """The tool raised. The text is FastMCP's, since models are trained with it; without a text, the error's class."""
     said = message_of(error) or type(error).__name__
     fault = ToolFault(ToolErrorType.EXECUTION_ERROR, f"Error calling tool {name!r}: {said}")
     fault.__cause__ = error
@@ -300,12 +300,12 @@ def message_of(error: BaseException) -> str:
 
 
 def timeout_error(name: str, timeout_s: float) -> ToolFault:
-    """It gave no answer in its time."""
-    still = "it may still be at it; give it more time with timeout_s, or tool_timeout_s of the environment's class"
+    """It did not end in time."""
+    still = "it may still be running; give it more time with timeout_s, or tool_timeout_s of the environment's class"
     return ToolFault(ToolErrorType.TIMEOUT, f"Tool {name!r} timed out after {timeout_s:g} seconds: {still}")
 
 
-NO_TOOLS = "Environment does not support MCP: it is no MCPEnvironment, and has no tools"
+NO_TOOLS = "Environment does not support MCP: it has no tools, since it is not an MCPEnvironment"
 
 
 def dump_block(block: Any) -> Any:

@@ -116,7 +116,7 @@ class Rubric(ABC):
     last_score: float | None = None
 
     # Class attributes, so that a subclass without `super().__init__()` has them too; an instance gets its own
-    # as soon as it has one to keep.
+    # with its first entry.
     _rubric_children: Mapping[str, Rubric] = {}
     _forward_pre_hooks: tuple[PreHook, ...] = ()
     _forward_hooks: tuple[Hook, ...] = ()
@@ -181,7 +181,7 @@ class Rubric(ABC):
     def _register(self, name: str, child: Rubric) -> None:
         if child is self or any(below is self for below in child.rubrics()):
             raise ValueError(
-                f"{rubric_label(self)} cannot be a part of itself: {name!r} is it, or has it among its parts"
+                f"{rubric_label(self)} cannot be a part of itself: {name!r} is the same rubric, or contains it"
             )
         # A new dict: the one before may be the class's, or in use by an iteration over the children.
         self.__dict__["_rubric_children"] = {**self._rubric_children, name: child}

@@ -73,7 +73,7 @@ class Gate(Rubric):
         threshold: The least score that passes.
 
     Raises:
-        ValueError: The threshold is NaN, which nothing reaches.
+        ValueError: The threshold is NaN, so no score reaches it.
     """
 
     def __init__(self, rubric: Rubric, threshold: float = 1.0):

@@ -142,7 +142,7 @@ class LLMJudge(Rubric):
                     f"no score in its answer {answer[:200]!r}; ask for a number in prompt_template, "
                     "set score_pattern, or give a default_score if that is what such an answer is worth"
                 )
-            self._doubt(f"no score in the answer {answer[:200]!r}: default_score {score:g} stands in for it")
+            self._doubt(f"no score in the answer {answer[:200]!r}: the score is default_score, {score:g}")
         elif found != score:
             if self.strict:
                 raise self._failed(
@@ -170,7 +170,7 @@ class LLMJudge(Rubric):
         try:
             self._pattern = re.compile(score_pattern)
         except re.error as error:
-            raise ValueError(f"score_pattern {score_pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"score_pattern {score_pattern!r} is not a regular expression: {error}") from error
         self.prompt_template = prompt_template
         self.default_score = default_score
         self.normalize = normalize
@@ -206,6 +206,6 @@ def _check_template(template: str, cls: type[LLMJudge]) -> None:
         raise ValueError(f"prompt_template has a single brace ({error}): write other braces twice") from error
     if unknown := names - _FIELDS:
         raise ValueError(
-            f"prompt_template has places for {', '.join(sorted(map(repr, unknown)))}, and only {{action}} and "
+            f"prompt_template has placeholders for {', '.join(sorted(map(repr, unknown)))}, and only {{action}} and "
             "{observation} are filled: write other braces twice, as {{ and }}"
         )
