@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from openenv.client import memory
-from openenv.client.connection import ClientConnectionV1, ClientConnectionV2, dial
+from openenv.client.connection import Callbacks, ClientConnectionV1, ClientConnectionV2, dial
 from openenv.errors import ConnectionLost, MessageTooLarge, OpenEnvError, ProtocolViolation, StepFailed
 
 from .environments import app_of
@@ -49,13 +49,17 @@ async def test_replies_find_their_requests_in_any_order():
 async def test_a_stream_hears_every_frame_and_then_no_more():
     link, peer = await linked()
     frames, failures = [], []
-    link.stream("batch", {"calls": []}, lambda frame, more: frames.append((frame["results"], more)), failures.append)
+    link.ask(
+        "batch",
+        {"calls": []},
+        Callbacks(lambda frame, more: frames.append((frame["results"], more)), failures.append),
+    )
     peer.say({"id": 1, "ok": True, "results": [1], "more": True})
     assert link._protocol.outstanding == 1
     peer.say({"id": 1, "ok": True, "results": [2], "more": False})
     assert frames == [([1], True), ([2], False)]
     assert (link._protocol.outstanding, failures) == (0, [])
-    link.stream("batch", {"calls": []}, lambda frame, more: None, failures.append)
+    link.ask("batch", {"calls": []}, Callbacks(lambda frame, more: None, failures.append))
     peer.say({"id": 2, **fault()})
     assert isinstance(failures[0], StepFailed)
     await link.aclose()
@@ -64,7 +68,7 @@ async def test_a_stream_hears_every_frame_and_then_no_more():
 async def test_a_stream_that_is_cancelled_hears_nothing_more():
     link, peer = await linked()
     frames = []
-    request = link.stream("batch", {"calls": []}, frames.append, frames.append)
+    request = link.ask("batch", {"calls": []}, Callbacks(frames.append, frames.append))
     link.cancel(request)
     peer.say({"id": 1, "ok": True, "results": [1], "more": True})
     peer.say({"id": 1, **fault("Cancelled")})
@@ -77,7 +81,7 @@ async def test_the_end_is_told_to_every_request_and_then_to_the_owner():
     told: list[OpenEnvError] = []
     link.on_end = told.append
     call = link.request("state", {})
-    link.stream("batch", {}, told.append, lambda error: told.append(error))
+    link.ask("batch", {}, Callbacks(told.append, lambda error: told.append(error)))
     cancelled = link.request("state", {})
     cancelled.cancel()
     peer.hang_up()

@@ -163,8 +163,8 @@ class ReplyFuture(asyncio.Future[Payload]):
             self.set_exception(error)
 
 
-class _Stream(NamedTuple):
-    """Takes each frame of a reply."""
+class Callbacks(NamedTuple):
+    """A `Waiter` of two functions."""
 
     answer: Callable[[Payload, bool], None]
     fail: Callable[[OpenEnvError], None]
@@ -174,7 +174,7 @@ def _ignore(*_: object) -> None:
     """Drops a reply."""
 
 
-_IGNORE_REPLY = _Stream(_ignore, _ignore)
+_IGNORE_REPLY = Callbacks(_ignore, _ignore)
 
 
 class ClientConnectionV2:
@@ -257,30 +257,13 @@ class ClientConnectionV2:
         call.request = self.ask(op, fields, call)
         return call
 
-    def stream(
-        self,
-        op: str,
-        fields: Mapping[str, Any],
-        on_frame: Callable[[Payload, bool], None],
-        on_error: Callable[[OpenEnvError], None],
-    ) -> Request:
-        """Sends a request that is answered by one frame or several. Raises as `request` does.
-
-        Args:
-            op: What to do.
-            fields: The request's other fields.
-            on_frame: Gets each frame as it comes, perhaps before this returns, and whether more follow.
-            on_error: Gets the server's error reply, or the link's error.
-        """
-        return self.ask(op, fields, _Stream(on_frame, on_error))
-
     def ask(self, op: str, fields: Mapping[str, Any], waiter: Waiter) -> Request:
-        """Sends a request, as `request` does.
+        """Sends a request. Raises as `request` does.
 
         Args:
             op: What to do.
             fields: The request's other fields.
-            waiter: Takes the reply, perhaps before this returns.
+            waiter: Takes the reply, in one frame or several, perhaps before this returns.
         """
         if self.error is not None:
             raise self.error

@@ -212,9 +212,7 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         )
         self._strict = strict
         self._wait_s = wait_s
-        self._record = None
-        if record is not None:
-            self._record = check_folder(record)
+        self._record = None if record is None else check_folder(record)
         self._begin()
 
     @property

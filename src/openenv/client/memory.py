@@ -51,47 +51,41 @@ class MemoryTransport:
     def __init__(self, server: _InProcessServer, receiver: Receiver, subprotocol: str | None):
         self.subprotocol = subprotocol
         self.affinity = ANY_SERVER
-        self._receiver: Receiver | None = receiver
-        self._conversation = server.connect(_ServerEnd(self), subprotocol)
+        self._server_end = _ServerEnd(receiver)
+        self._conversation = server.connect(self._server_end, subprotocol)
         binary = subprotocol is not None and codec_of(subprotocol).binary
-        self._take = self._conversation.receive_binary if binary else self._conversation.receive
-
-    def send(self, frame: bytes) -> None:
-        """Hands a frame to the server. Its answer may arrive before this returns."""
-        self._take(frame)
+        # Hands a frame to the server. Its answer may arrive before this returns.
+        self.send = self._conversation.receive_binary if binary else self._conversation.receive
 
     def drop(self) -> None:
         self._conversation.disconnected()
-        self.end(ConnectionLost("the client has closed"))
+        self._server_end.end(ConnectionLost("the client has closed"))
 
     async def aclose(self) -> None:
         """Ends the session and waits until its environment is closed, two seconds at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._conversation.aclose()
-        self.end(ConnectionLost("the client has closed"))
+        self._server_end.end(ConnectionLost("the client has closed"))
 
-    def deliver(self, frame: bytes) -> None:
+
+class _ServerEnd:
+    """The channel of the server: what it sends, the client's receiver gets until the end."""
+
+    def __init__(self, receiver: Receiver):
+        self._receiver: Receiver | None = receiver
+
+    def send(self, frame: bytes) -> None:
         if self._receiver is not None:
             self._receiver.received(frame)
+
+    def close(self, code: int) -> None:
+        self.end(ConnectionLost(f"the server closed the conversation with code {code}"))
 
     def end(self, error: OpenEnvError) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is not None:
             receiver.lost(error)
-
-
-class _ServerEnd:
-    """The client's end of the channel, for the server."""
-
-    def __init__(self, transport: MemoryTransport):
-        self._transport = transport
-
-    def send(self, frame: bytes) -> None:
-        self._transport.deliver(frame)
-
-    def close(self, code: int) -> None:
-        self._transport.end(ConnectionLost(f"the server closed the conversation with code {code}"))
 
     def pause(self) -> None:
         """Does nothing: the client waits for each reply."""

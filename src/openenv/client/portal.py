@@ -88,13 +88,6 @@ def portal() -> Portal:
         return _PortalState.portal
 
 
-def close_with_portal(client: LoopBound, loop: asyncio.AbstractEventLoop) -> None:
-    """Closes a client together with the portal, if its connection is there."""
-    own = _PortalState.portal
-    if own is not None and own.loop is loop:
-        own.clients.add(client)
-
-
 def check_other_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Raises `UsageError` on the loop that a synchronous call would wait for."""
     try:
@@ -225,5 +218,6 @@ class LoopBound:
                 self._cut("the connection is that of the process this one was forked from")
             if self._loop is None:
                 self._loop, self._pid, self._connecting = loop, os.getpid(), asyncio.Lock()
-                close_with_portal(self, loop)
+                if _PortalState.portal is not None and _PortalState.portal.loop is loop:
+                    _PortalState.portal.clients.add(self)
             return self._loop

@@ -27,6 +27,7 @@ from ..errors import (
 from ..protocol.client import Request, error_of
 from .connection import (
     LATE_S,
+    Callbacks,
     CallKind,
     ClientConnectionV2,
     Dial,
@@ -251,7 +252,7 @@ class SessionGroup(Generic[S]):
             async with asyncio.timeout(self._patience_s):
                 for session, token in tokens.items():
                     hear = partial(heard, session)
-                    link.stream("attach", {"session": session, "token": token}, hear, hear)
+                    link.ask("attach", {"session": session, "token": token}, Callbacks(hear, hear))
                 if tokens:
                     await over
         except TimeoutError as error:
@@ -521,7 +522,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
     # The life of the session.
 
     def _open(self) -> None:
-        self.link.stream("open", self._opening(self._state), self._on_opened, self._on_refused)
+        self.link.ask("open", self._opening(self._state), Callbacks(self._on_opened, self._on_refused))
 
     def _on_opened(self, *_: object) -> None:
         self._state.opened = True

@@ -567,6 +567,8 @@ class _PooledConnection:
 class V1Pool:
     """The v1 connections of a vector (a `BatchCarrier`): one for each environment, for servers without v2.
 
+    A connection is replaced after its end.
+
     Args:
         dial: Opens a connection.
         first: The first connection, which is there already.
@@ -576,9 +578,11 @@ class V1Pool:
     """
 
     def __init__(self, dial: Dial, first: ClientConnectionV1, num_envs: int, owner: VectorState, patience_s: float):
-        self._connections = [_V1PoolConnection(dial, patience_s) for _ in range(num_envs)]
-        self._connections[0].connection = first
+        self._connections: list[ClientConnectionV1 | None] = [first, *[None] * (num_envs - 1)]
+        self._connecting = [asyncio.Lock() for _ in range(num_envs)]
+        self._dial = dial
         self._owner = owner
+        self._patience_s = patience_s
         self._calls: set[asyncio.Task[None]] = set()
 
     def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
@@ -593,12 +597,12 @@ class V1Pool:
         for call in self._calls:  # first: one that waits for a connection would get it, and not close it
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
-        await asyncio.gather(*(connection.aclose() for connection in self._connections))
+        await asyncio.gather(*(connection.aclose() for connection in self._connections if connection is not None))
 
     async def _call(self, slot: EnvSlot, kind: CallKind, data: dict[str, Any], batch: PendingBatch) -> None:
         reply: dict[str, Any] | OpenEnvError
         try:
-            reply = await self._connections[slot.index].call(kind, data)
+            reply = await self._reply(slot.index, kind, data)
         except SessionLost as error:
             slot.drop_session()
             reply = error
@@ -609,32 +613,19 @@ class V1Pool:
         self._owner.settle(slot, batch, reply)
         self._owner.flush()
 
-
-class _V1PoolConnection:
-    """The connection of one environment, replaced after its end."""
-
-    def __init__(self, dial: Dial, patience_s: float):
-        self._dial = dial
-        self._patience_s = patience_s
-        self._connecting = asyncio.Lock()
-        self.connection: ClientConnectionV1 | None = None
-
-    async def call(self, kind: CallKind, data: Any) -> dict[str, Any]:
+    async def _reply(self, number: int, kind: CallKind, data: Any) -> dict[str, Any]:
         """Waits for the reply. After the connection was lost, only a reset connects anew."""
-        async with self._connecting:
-            connection = self.connection
+        async with self._connecting[number]:
+            connection = self._connections[number]
             if connection is None or (connection.error is not None and kind == "reset"):
-                connection = self.connection = await retry_connect(self._connect, self._patience_s)
+                connection = await retry_connect(self._connect, self._patience_s)
+                self._connections[number] = connection
         try:
             return await connection.call(kind, data, None)
         except OpenEnvError as error:
             if connection.error is None or isinstance(error, SessionLost):
                 raise
             raise error_after_end(error, connection.served) from error
-
-    async def aclose(self) -> None:
-        if self.connection is not None:
-            await self.connection.aclose()
 
     async def _connect(self) -> ClientConnectionV1:
         end = await self._dial()

@@ -20,7 +20,17 @@ from ..errors import (
     UsageError,
 )
 from ..protocol.client import Request, error_of
-from .connection import LATE_S, CallKind, ClientConnectionV2, Dial, Payload, call_timeout, deadline_of, session_lost
+from .connection import (
+    LATE_S,
+    Callbacks,
+    CallKind,
+    ClientConnectionV2,
+    Dial,
+    Payload,
+    call_timeout,
+    deadline_of,
+    session_lost,
+)
 from .session import ClientSessionState, SessionGroup, new_secret
 
 if TYPE_CHECKING:
@@ -479,7 +489,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
             fields["deadline_s"] = deadline_of(batch.due, now)
         try:
             answered, refused = partial(self._answered, entries, batch), partial(self._refused, entries, batch)
-            request = self.link.stream("batch", fields, answered, refused)
+            request = self.link.ask("batch", fields, Callbacks(answered, refused))
         except (MessageTooLarge, ValueError) as error:
             if count == 1:
                 self._refused(entries, batch, error if isinstance(error, OpenEnvError) else InvalidAction(str(error)))
