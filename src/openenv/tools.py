@@ -124,7 +124,7 @@ class GitServerClient:
         self._require_ready()
         target = self._folder(target_dir or repo_name.rpartition("/")[2])
         if target == self.workspace_dir.resolve():
-            raise UsageError(f"{target} is the workspace itself, and not a folder below it")
+            raise UsageError(f"{target} is the workspace itself: target_dir must be a folder below it")
         if target.exists():
             shutil.rmtree(target)
         self.workspace_dir.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ class GitServerClient:
 
     def _check_out(self, folder: Path, commit: str) -> None:
         if commit.startswith("-"):
-            raise UsageError(f"{commit!r} is no branch, tag or hash")
+            raise UsageError(f"{commit!r} is not a branch, tag or hash")
         here = f"refs/remotes/origin/{commit}"
         known = self._run(["rev-parse", "--verify", "--quiet", here], folder).returncode == 0
         # A branch is set to the server's, also if it was moved here.
@@ -197,7 +197,7 @@ class GitServerClient:
         root = self.workspace_dir.resolve()
         folder = (root / name).resolve()
         if not folder.is_relative_to(root):
-            raise UsageError(f"{name!r} leads out of the workspace {root}")
+            raise UsageError(f"{name!r} is outside of the workspace {root}: name a folder below it")
         return folder
 
     def _git(self, what: str, words: list[str], folder: Path) -> str:
@@ -252,9 +252,9 @@ class GitServerClient:
                 raise ProviderFailed(f"{self.gitea_url} answers {reply.status} to {path}{advice}")
             answer = reply.json()
         except (ConnectionFailed, ValueError) as error:
-            raise ProviderFailed(f"{self.gitea_url} gives no list of repositories: {error}") from error
+            raise ProviderFailed(f"{self.gitea_url} does not list its repositories: {error}") from error
         if not isinstance(answer, list):
-            raise ProviderFailed(f"{self.gitea_url} gives no list of repositories: is it a Gitea server?")
+            raise ProviderFailed(f"{self.gitea_url} does not list its repositories: is it a Gitea server?")
         return answer
 
 

@@ -73,7 +73,7 @@ class MazeEnv(EnvClient):
 
 @pytest.mark.parametrize("name", ["", "  ", 3])
 def test_what_is_no_name(name: Any) -> None:
-    with pytest.raises(UsageError, match="is no name"):
+    with pytest.raises(UsageError, match="is not the name of an environment"):
         AutoEnv.get_env_class(name)
 
 

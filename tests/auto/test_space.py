@@ -140,5 +140,5 @@ def test_an_installer_that_hangs_is_given_up(site: Path, installer: Path, monkey
 
 def test_what_is_installed_may_be_no_environment(site: Path, installer: Path) -> None:
     (installer / "does.py").write_text("")
-    with pytest.raises(UnknownEnvironment, match=r"was installed, and no distribution openenv-\* came of it"):
+    with pytest.raises(UnknownEnvironment, match=r"was installed, but contains no distribution openenv-\*"):
         AutoEnv.from_env("user/maze_env", trust_remote_code=True)

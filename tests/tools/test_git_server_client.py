@@ -192,9 +192,9 @@ def test_what_is_not_there_is_said(client):
 
 @pytest.mark.parametrize("folder", ["../out", "/etc", "a/../../out"])
 def test_nothing_outside_of_the_workspace_is_touched(client, folder):
-    with pytest.raises(UsageError, match="out of the workspace"):
+    with pytest.raises(UsageError, match="is outside of the workspace"):
         client.clone_to_workspace("demo", folder)
-    with pytest.raises(UsageError, match="out of the workspace"):
+    with pytest.raises(UsageError, match="is outside of the workspace"):
         client.execute_git_command("status", folder)
 
 
@@ -226,7 +226,7 @@ def test_a_command_that_is_no_list_of_words_is_answered_as_by_git(client):
 
 
 def test_a_commit_is_no_option(client):
-    with pytest.raises(UsageError, match="no branch"):
+    with pytest.raises(UsageError, match="not a branch"):
         client.clone_to_workspace("demo", commit="--help")
 
 
@@ -255,7 +255,7 @@ def test_a_url_that_is_none(url):
 
 def test_an_answer_that_is_no_list(client):
     Gitea.repositories = {"message": "hello"}
-    with pytest.raises(ProviderFailed, match="no list"):
+    with pytest.raises(ProviderFailed, match="does not list its repositories"):
         client.list_repositories()
 
 

@@ -33,7 +33,7 @@ class SpacePackage(SpaceName):
             return None
         match = _NAME.fullmatch(name.strip())
         if match is None:
-            raise UsageError(f"{name!r} is no Space of the Hub: write user/space")
+            raise UsageError(f"{name!r} is not the name of a Space of the Hub: write user/space")
         return cls(match["owner"], match["name"])
 
     @property
@@ -65,14 +65,14 @@ class SpacePackage(SpaceName):
             return entry
         if not (trust_remote_code or ClientSettings.read().trust_remote_code):
             raise UsageError(
-                f"{self.owner}/{self.name} is not installed, and to install it is to run code of {self.git_url}: "
-                "read that, then pass trust_remote_code=True or set OPENENV_TRUST_REMOTE_CODE=1; skip_install=True "
-                "gives a client without its types that runs nothing of it"
+                f"{self.owner}/{self.name} is not installed, and its installation runs code of {self.git_url}: "
+                "read that code, then pass trust_remote_code=True or set OPENENV_TRUST_REMOTE_CODE=1; "
+                "skip_install=True gives a client without its types, and runs none of its code"
             )
         self._install()
         entry = self.installed()
         if entry is None:
-            raise UnknownEnvironment(f"{self.git_url} was installed, and no distribution openenv-* came of it")
+            raise UnknownEnvironment(f"{self.git_url} was installed, but contains no distribution openenv-*")
         return entry
 
     def _install(self) -> None:
@@ -198,6 +198,6 @@ def default_image(name: str) -> str:
 def entry_of(name: str, trust_remote_code: bool = False) -> catalog.EnvironmentEntry:
     """The environment of a name, or of a Space, which is installed if that is trusted."""
     if not isinstance(name, str) or not name.strip():
-        raise UsageError(f"{name!r} is no name of an environment, as in 'echo'")
+        raise UsageError(f"{name!r} is not the name of an environment: write one such as 'echo'")
     space = SpacePackage.parse(name)
     return catalog.find(name) if space is None else space.ensure(trust_remote_code)

@@ -51,9 +51,9 @@ def class_of(entry: EnvironmentEntry, kind: Kind) -> type[Any]:
     key = f"`{kind}: module:Name` in its openenv.yaml"
     if len(found) > 1:
         names = ", ".join(f"{cls.__module__.removeprefix(entry.package + '.')}:{cls.__name__}" for cls in found)
-        raise UsageError(f"{what} has several subclasses of {base}: {names}; say which with {key}")
+        raise UsageError(f"{what} has several subclasses of {base}: {names}; name one of them with {key}")
     if not found:
-        raise UsageError(f"{what} has no subclass of {base}; say where it is with {key}")
+        raise UsageError(f"{what} has no subclass of {base}; name one with {key}")
     return found[0]
 
 

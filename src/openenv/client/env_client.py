@@ -26,7 +26,7 @@ from typing import (
 from pydantic import TypeAdapter
 from typing_extensions import TypeVar as TypeVarWithDefault
 
-from .._exceptions import add_cleanup_note
+from .._exceptions import add_cleanup_note, undo_async_on_error, undo_on_error
 from .._introspection import type_arguments
 from ..errors import InvalidArgument, UsageError
 from ..protocol.client import check_outcome
@@ -339,12 +339,8 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
         return self._routed(self._connect_async()).__await__()
 
     async def __aenter__(self) -> Self:
-        try:
+        async with undo_async_on_error(self.close):  # `__aexit__` will not be called, and the server would run on
             await self.connect()
-        except BaseException as error:  # `__aexit__` will not be called, and the server would run on
-            with add_cleanup_note(error):
-                await self.close()
-            raise
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, *__: object) -> None:
@@ -352,12 +348,8 @@ class EnvClient(BaseClient, LaunchMixin, Generic[ActT, ObsT, StateT]):
             await self.close()
 
     def __enter__(self) -> Self:
-        try:
+        with undo_on_error(lambda: self.waited(self.close)):
             self.waited(self.connect)
-        except BaseException as error:
-            with add_cleanup_note(error):
-                self.waited(self.close)
-            raise
         self._blocking = True
         return self
 
@@ -610,12 +602,8 @@ class SyncEnvClient(LaunchMixin, Generic[SyncActT, SyncObsT, SyncStateT]):
         return blocking
 
     def __enter__(self) -> Self:
-        try:
+        with undo_on_error(self.close):  # as in `EnvClient.__aenter__`
             return self.connect()
-        except BaseException as error:  # as in `EnvClient.__aenter__`
-            with add_cleanup_note(error):
-                self.close()
-            raise
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         with add_cleanup_note(error):

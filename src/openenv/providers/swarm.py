@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._exceptions import add_cleanup_note
+from .._exceptions import add_cleanup_note, undo_async_on_error
 from ..errors import LaunchFailed, NotReady, ProviderFailed, UsageError
 from .base import BlockingContainers, Leftover, StartRate, spec_of_options
 from .deployment import Deployment, Server
@@ -320,12 +320,8 @@ class DockerSwarmProvider(BlockingContainers):
             await self._manager.network(self._network, deployment.labels)
         image = await self._manager.image(deployment.spec.image)
         arguments = service_of(deployment, service.publish, replicas, self._network, self._grace_s, self._gpu)
-        try:
+        async with undo_async_on_error(lambda: self._end(deployment.name)):
             service.id = await self._manager.create(image, arguments, deployment.variables)
-        except BaseException as error:
-            with add_cleanup_note(error):
-                await self._end(deployment.name)
-            raise
 
     async def refresh_servers(self, deployment: Deployment) -> None:
         service: SwarmService | None = deployment.handle
