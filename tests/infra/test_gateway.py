@@ -639,7 +639,7 @@ def test_it_ends_with_the_program_that_has_it() -> None:
         "from openenv.providers import Gateway\n"
         "async def main():\n"
         "    async with Gateway(['127.0.0.1:1']) as gateway:\n"
-        "        print(gateway._envoy._process.pid, flush=True)\n"
+        "        print(gateway._envoy._run.process.pid, flush=True)\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(main())\n"
     )
