@@ -365,7 +365,13 @@ def _constructor(target: str) -> Callable[..., Any]:
 def _class(
     module: str, kwargs: dict[str, Any], make: Callable[..., AgentGame], game: AgentGame
 ) -> type[PettingZooEnvironment]:
-    env, agents = game.env, _agents(game, module)
+    env = game.env
+    possible = getattr(env, "possible_agents", ())
+    agents = {str(agent): agent for agent in possible}
+    if not agents:
+        raise UsageError(f"pettingzoo:{module} has no `possible_agents`: without them the actions are not known")
+    if len(agents) < len(possible):
+        raise UsageError(f"pettingzoo:{module} has agents whose names are equal as text: {possible}")
     actions = {name: env.action_space(agent) for name, agent in agents.items()}
     observations = {name: env.observation_space(agent) for name, agent in agents.items()}
     action_codecs = {name: codec_of(space) for name, space in actions.items()}
@@ -400,13 +406,3 @@ def _class(
         _observation_codecs=observation_codecs,
     )
     return made
-
-
-def _agents(game: AgentGame, module: str) -> dict[str, Any]:
-    possible = getattr(game.env, "possible_agents", ())
-    agents = {str(agent): agent for agent in possible}
-    if not agents:
-        raise UsageError(f"pettingzoo:{module} has no `possible_agents`: without them the actions are not known")
-    if len(agents) < len(possible):
-        raise UsageError(f"pettingzoo:{module} has agents whose names are equal as text: {possible}")
-    return agents

@@ -121,7 +121,9 @@ def action_tool(name: str, action_type: type[BaseModel]) -> EpisodeTool:
         if each == "metadata" or ("const" in facts and "default" in facts):
             del fields[each]  # the model does not choose it
     doc = read_doc(schema.get("description"))
-    return EpisodeTool(check_name(name), {**schema, "properties": fields}, doc, partial(_validate, name, action_type))
+    return EpisodeTool(
+        check_name(name), {**schema, "properties": fields}, doc, partial(_make_action, name, action_type)
+    )
 
 
 def function_tool(name: str, function: Callable[..., Any]) -> EpisodeTool:
@@ -138,7 +140,7 @@ def function_tool(name: str, function: Callable[..., Any]) -> EpisodeTool:
         raise UsageError(f"tool {name!r}: {function!r} must take its arguments by name")
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(function).parameters.values()):
         raise UsageError(f"tool {name!r}: {function!r} takes **arguments, whose names no model knows: name them")
-    return EpisodeTool(name, schema, read_doc(inspect.getdoc(function)), partial(_call, name, function))
+    return EpisodeTool(name, schema, read_doc(inspect.getdoc(function)), partial(_make_action, name, function))
 
 
 def server_tool(name: str, listed: Any) -> EpisodeTool:
@@ -149,18 +151,16 @@ def server_tool(name: str, listed: Any) -> EpisodeTool:
     return EpisodeTool(name, schema, read_doc(part_of(listed, "description")), partial(action_of, called))
 
 
-def _validate(name: str, action_type: type[BaseModel], arguments: dict[str, Any]) -> Any:
+def _make_action(name: str, maker: Any, arguments: dict[str, Any]) -> Any:
+    """The action of a call, by an action class or a function. The error for the model omits the arguments' values."""
     try:
-        return action_type.model_validate_json(to_json(arguments))
+        if isinstance(maker, type) and issubclass(maker, BaseModel):
+            return maker.model_validate_json(to_json(arguments))
+        return _adapter(maker).validate_python(ArgsKwargs((), arguments))
     except ValidationError as error:
-        raise _refusal(name, error) from None
-
-
-def _call(name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    try:
-        return _adapter(function).validate_python(ArgsKwargs((), arguments))
-    except ValidationError as error:
-        raise _refusal(name, error) from None
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        said = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in faults[:5])
+        raise InvalidAction(f"{name}: {said}") from None
 
 
 def check_name(name: str, called: str | None = None) -> str:
@@ -185,13 +185,6 @@ def check_name(name: str, called: str | None = None) -> str:
     raise UsageError(
         f"tool {name!r}: {reason}; give it another one, as in tools={{'another_name': {called or name!r}}}"
     )
-
-
-def _refusal(name: str, error: ValidationError) -> InvalidAction:
-    """The error for a model: the faults of its arguments, without their values."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    said = "; ".join(f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in faults[:5])
-    return InvalidAction(f"{name}: {said}")
 
 
 def part_of(value: Any, name: str) -> Any:
