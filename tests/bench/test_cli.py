@@ -63,7 +63,7 @@ def terminal(monkeypatch):
         (["scale", "--serve", "echo", "--wait-grid", ""], "--wait-grid is ''"),
         (["scale", "--serve", "echo", "--timeout", "0.5"], "--timeout"),
         (["scale", "--serve", "echo", "--requests-grid", "9999999"], "--processes"),
-        (["steps", "--serve", "echo", "--action", "{"], "--action is no JSON"),
+        (["steps", "--serve", "echo", "--action", "{"], "--action is not valid JSON"),
         (["steps", "--serve", "echo", "--action", "[1]"], "must be a JSON object"),
         (["steps", "--url", "localhost:1", "--server-pid", "99999999"], "no process 99999999"),
         (["demo", "--sessions", "9999999"], "too many"),

@@ -125,8 +125,8 @@ async def test_policies_that_wait_wait_together() -> None:
     ("policy", "error", "words"),
     [
         ("raises", "KeyError", r"raises raised KeyError: 'no such field' \(policies.py, line \d+\)"),
-        ("chooses_nothing", "TypeError", "chose, None, is no action"),
-        ("chooses_wrongly", "InvalidAction", "is no action.*stop"),
+        ("chooses_nothing", "TypeError", "chose None, which is not a valid action"),
+        ("chooses_wrongly", "InvalidAction", "is not a valid action.*stop"),
         ("CannotBeMade", "OSError", "no model file"),
     ],
 )
@@ -243,7 +243,7 @@ async def test_what_is_wrong_with_the_run_ends_it() -> None:
         await evaluate(policies.go_on, [1, 2, 1], env=Dice)
     with pytest.raises(UsageError, match="nothing to play"):
         await evaluate(policies.go_on, [], env=Dice)
-    with pytest.raises(UsageError, match="is no policy"):
+    with pytest.raises(UsageError, match="is not a policy"):
         await evaluate(3, [1], env=Dice)
 
 
@@ -275,11 +275,11 @@ async def test_a_run_that_is_cancelled_says_what_it_has(no_threads_left: None) -
 def test_a_policy_is_named_by_module_and_function() -> None:
     assert load_policy(f"{policies.__name__}:go_on").name.endswith(":go_on")
     for wrong, words in {
-        "random_": "names no policy",
+        "random_": "is not the name of a policy",
         "nothing.here:act": "no module",
         f"{policies.__name__}:missing": "missing",
-        f"{policies.__name__}:a_number": "is no policy",
-        f"{environments.__name__}:DiceAction": "is no policy",
+        f"{policies.__name__}:a_number": "is not a policy",
+        f"{environments.__name__}:DiceAction": "is not a policy",
     }.items():
         with pytest.raises(UsageError, match=words):
             load_policy(wrong)

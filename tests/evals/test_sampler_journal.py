@@ -165,7 +165,7 @@ def test_a_seed_of_another_run_is_refused(journal: Path) -> None:
 @pytest.mark.parametrize("text", [b"hello", b"hello\nworld\n", b"{}\n", b'{"journal": "x"}\n', b"[1]\n", bytes(9)])
 def test_a_file_that_is_no_journal_is_refused_and_left_as_it_is(journal: Path, text: bytes) -> None:
     journal.write_bytes(text)
-    with pytest.raises(JournalMismatch, match=r"line 1, is no line of a sampler's journal"):
+    with pytest.raises(JournalMismatch, match=r"line 1, is not a line of a sampler's journal"):
         sampler_of(journal)
     assert journal.read_bytes() == text
 
@@ -178,13 +178,13 @@ TAKEN = '{"event": "taken", "epoch": 0, "index": 1, "repeat": 0}\n'
     [
         (TAKEN * 2, "line 3, says that task 1 of epoch 0 was taken twice"),
         (TAKEN.replace("taken", "finished"), "line 2.*finished without being taken first"),
-        (TAKEN.replace("taken", "lost"), "line 2, is no line"),
+        (TAKEN.replace("taken", "lost"), "line 2, is not a line"),
         (TAKEN.replace("1", "10"), "line 2.*not this shard's"),
         (TAKEN.replace('"epoch": 0', '"epoch": 7'), "line 2.*before its turn"),
         (TAKEN.replace('"repeat": 0', '"repeat": 1'), "line 2"),
-        (TAKEN.replace('"epoch": 0', '"epoch": "0"'), "line 2, is no line"),
-        ("\n", "line 2, is no line"),
-        ("what\n" + TAKEN, "line 2, is no line"),
+        (TAKEN.replace('"epoch": 0', '"epoch": "0"'), "line 2, is not a line"),
+        ("\n", "line 2, is not a line"),
+        ("what\n" + TAKEN, "line 2, is not a line"),
     ],
 )
 def test_what_cannot_have_come_about_is_refused_with_its_line(journal: Path, text: str, complaint: str) -> None:

@@ -48,7 +48,7 @@ processes_option = click.option(
     "--processes",
     type=COUNT,
     show_default="by the sessions and cores",
-    help="Processes of the load, each with its share.",
+    help="Processes that make the load.",
 )
 
 
@@ -64,11 +64,6 @@ def served(stack: ExitStack, display: Display, target: str, workers: int, sessio
 
     display.say(f"serving {target} with {workers} worker{'s' if workers > 1 else ''}")
     return stack.enter_context(ServedTarget(target, workers, max_sessions=sessions + SPARE_SESSIONS))
-
-
-def served_by(serve: str | None, url: str, workers: int) -> str:
-    """The description of the server."""
-    return f"{serve}, {workers} worker(s)" if serve else url
 
 
 def phases(total: int, counts: LoadCounts) -> dict[str, tuple[int, int]]:
@@ -91,21 +86,25 @@ def numbers(text: str, kind: Callable[[str], T], option: str) -> list[T]:
 
 
 launch_options = together(
-    click.option("--provider", type=click.Choice(list(CATALOG)), help="Launch servers there for the measurement."),
+    click.option("--provider", type=click.Choice(list(CATALOG)), help="Launch servers with this provider."),
     click.option("--image", help="Image of the servers, with --provider."),
-    click.option("--target", help="What the servers serve, as for `openenv serve`, with --provider."),
-    click.option("--replicas", type=COUNT, help="How many servers, with --provider.  [default: 1]"),
+    click.option("--target", help="Target of the servers, as for `openenv serve`, with --provider."),
+    click.option("--replicas", type=COUNT, help="Number of servers, with --provider.  [default: 1]"),
     click.option(
         "--gateway",
         type=click.Choice(["none", "envoy"]),
         help="What spreads sessions over the servers: the load itself (none), or Envoy.  [default: none]",
     ),
     click.option("--cpus", type=click.FloatRange(min=0, min_open=True), help="Processors of each server."),
-    click.option("--memory", help="Memory of each server, as 512m."),
+    click.option("--memory", help="Memory of each server, e.g. 512m."),
     click.option(
-        "--option", "given", multiple=True, metavar="NAME=VALUE", help="An option of the place, as its page says."
+        "--option",
+        "given",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Option of the servers; see the page of the provider.",
     ),
-    click.option("--provider-option", multiple=True, metavar="NAME=VALUE", help="An argument of the provider."),
+    click.option("--provider-option", multiple=True, metavar="NAME=VALUE", help="Argument of the provider."),
 )
 
 
@@ -138,7 +137,7 @@ def launching(
         return None
 
     if (options["image"] is None) == (options["target"] is None):
-        raise UsageError("--provider needs one of --image and --target (as `--target benchmark`)")
+        raise UsageError("--provider needs one of --image and --target (e.g. `--target benchmark`)")
     variables = variables_of({"max_sessions": sessions, "workers": workers})
     spec = LaunchSpec(
         image=options["image"],
@@ -161,17 +160,17 @@ def launching(
 @click.command(short_help="What a step costs, in time and in CPU of both sides.")
 @url_option
 @serve_option
-@click.option("--sessions", type=COUNT, default=64, show_default=True, help="Sessions that step at once.")
-@click.option("--vector", type=COUNT, help="Instead: so many sessions of one vector client, a batch a step.")
+@click.option("--sessions", type=COUNT, default=64, show_default=True, help="Concurrent sessions.")
+@click.option("--vector", type=COUNT, help="Number of sessions of one vector client, which steps all in a batch.")
 @click.option(
     "--duration", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds of each trial."
 )
-@click.option("--action", default="{}", show_default=True, help="What each step does, as JSON.")
+@click.option("--action", default="{}", show_default=True, help="Action of each step, as JSON.")
 @click.option("--server-pid", type=int, multiple=True, help="With --url: process of the server, for its CPU time.")
 @workers_option
 @processes_option
-@click.option("--trials", type=COUNT, default=1, show_default=True, help="How often to measure.")
-@click.option("--floor", is_flag=True, help="Put the load on an empty server too, in turns, and tell the ratio.")
+@click.option("--trials", type=COUNT, default=1, show_default=True, help="Number of measurements.")
+@click.option("--floor", is_flag=True, help="Also measure an empty server, in turns, and show the ratio.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for `openenv bench compare`.")
 def steps(
     url: str | None,
@@ -187,8 +186,8 @@ def steps(
     floor: bool,
     as_json: bool,
 ) -> None:
-    """Every session steps again as soon as it is answered. CPU time is read from the operating system, so it means
-    the same on a busy machine. From 256 sessions on, so is the memory of a session.
+    """Measures a step. Each session sends the next one as soon as it has the reply. CPU time comes from the operating
+    system, so it means the same on a busy machine. From 256 sessions on, the memory of a session is also measured.
 
     \b
     Examples:
@@ -207,7 +206,7 @@ def steps(
     try:
         what = json.loads(action)
     except ValueError as error:
-        raise UsageError(f"--action is no JSON: {error}") from None
+        raise UsageError(f"--action is not valid JSON: {error}") from None
     if not isinstance(what, dict):
         raise UsageError(f"--action is {action}: it must be a JSON object")
     if (url is None) == (serve is None):
@@ -223,11 +222,11 @@ def steps(
             server = target = served(stack, display, serve, workers, total)
             url = target.url
         assert url is not None
+        by = f"{serve}, {workers} worker(s)" if serve else url
         probe(url)
         loop = ClosedLoop(url, total, duration, what, vector=vector is not None, connections=workers)
         found = measure_trials(loop, trials, load, server, floor=floor, stage=display.say)
     if as_json:
-        by = served_by(serve, url, workers)
         print(json.dumps(steps_document(loop, command_line(), serve, by, found.server, found.floor)))
     else:
         floor_cost = mean_cost(found.floor) if found.floor else None
@@ -243,8 +242,8 @@ def steps(
 @url_option
 @serve_option
 @launch_options
-@click.option("--requests-grid", default="32,128,512", show_default=True, help="Sessions at once.")
-@click.option("--wait-grid", default="1.0", show_default=True, help="Seconds that each step takes, as 0.1,1.0.")
+@click.option("--requests-grid", default="32,128,512", show_default=True, help="Numbers of concurrent sessions.")
+@click.option("--wait-grid", default="1.0", show_default=True, help="Seconds that each step takes, e.g. 0.1,1.0.")
 @click.option("--reps", type=COUNT, default=3, show_default=True, help="Repetitions of each batch.")
 @click.option(
     "--mode",
@@ -253,7 +252,7 @@ def steps(
     show_default=True,
     help="A session over WebSocket, or one POST /reset and one POST /step.",
 )
-@click.option("--output-dir", type=FOLDER, default="out/scale", show_default=True, help="Where the results go.")
+@click.option("--output-dir", type=FOLDER, default="out/scale", show_default=True, help="Folder for the results.")
 @workers_option
 @processes_option
 @click.option("--timeout", default=120.0, show_default=True, help="Seconds for each of connect, reset and step.")
@@ -278,13 +277,13 @@ def scale(
     expected_hosts: int | None,
     **place: Any,
 ) -> None:
-    """Each session connects, resets, steps once (the action is {"wait_seconds": W}) and closes; all of a batch begin
-    together. Writes raw.jsonl, summary.csv, result.json (for `openenv bench compare`), and in a checkout pictures and
-    report.html (elsewhere: `openenv bench report`).
-    Requests that fail are part of the result; the exit code is 1 if none succeeded.
+    """Each session connects, resets, steps once (the action is {"wait_seconds": W}) and closes. All sessions of a
+    batch begin together. Writes raw.jsonl, summary.csv, result.json (for `openenv bench compare`), and in a checkout
+    pictures and report.html (elsewhere: `openenv bench report`). Requests that fail are part of the result; the exit
+    code is 1 if none succeeded.
 
     With --provider, servers are launched for the measurement, balanced, and removed after it, also when it fails or
-    is interrupted. A server that asks for a key is given that of OPENENV_API_KEY.
+    is interrupted. A server that requires a key gets the one in OPENENV_API_KEY.
 
     \b
     Examples:
@@ -378,7 +377,7 @@ def _measured(
     if serve is not None:
         server = served(stack, display, serve, workers, max(grid.requests))
         probe(server.url)
-        words = served_by(serve, server.url, workers)
+        words = f"{serve}, {workers} worker(s)"
         return {"url": server.url, "served_by": words, "target": serve, "settle": server.settle}
     assert url is not None
     probe(url)
@@ -441,7 +440,7 @@ class BenchGroup(click.Group):
         )
 
 
-@click.group("bench", cls=BenchGroup, short_help="Measure an environment server.")
+@click.group("bench", cls=BenchGroup)
 def app() -> None:
     """Measures environment servers: the cost of a step, and the number of sessions at one time.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ WIDTH = 90
 _SLOW = ("RUN ", "FROM ")
 
 
-@click.command(short_help="Build the image of an environment.")
+@click.command()
 @click.argument("path", type=PATH, default=".", shell_complete=complete_target)
 @click.option(
     "-t",
@@ -68,7 +69,7 @@ def build(path: Path, no_cache: bool, build_args: Sequence[str], verbose: bool, 
 
     request = BuildRequest(cache=not no_cache, arguments=pairs("--build-arg", build_args), **given)
     with ProgressBar() as progress:
-        built = build_image(project, request, StepLines(progress, verbose))
+        built = build_image(project, request, partial(show_step, progress, verbose=verbose))
     if as_json:
         document = {
             "id": built.id,
@@ -97,29 +98,18 @@ def project_of(path: Path) -> Project:
     return Project.find(path)
 
 
-class StepLines:
-    """Shows the steps of a build, one line each, with the running one at the bottom.
-
-    Args:
-        progress: The output.
-        verbose: Whether the output of the steps is shown, too.
-    """
-
-    def __init__(self, progress: ProgressBar, verbose: bool = False):
-        self._progress = progress
-        self._verbose = verbose
-
-    def __call__(self, shown: BuildProgress | str) -> None:
-        if isinstance(shown, str):
-            self._progress.say(shown)
-            return
-        step, total = shown.step, shown.total
-        label = f"step {step.number}/{total}"
-        text = cut(step.text, WIDTH)
-        if shown.ended:
-            took = "cached" if step.cached else f"{step.seconds:.1f} s"
-            self._progress.say(f"{label} {text}  [{took}]")
-        elif shown.line and self._verbose:
-            self._progress.say(f"  {shown.line}")
-        elif self._progress.live or (shown.running and text.startswith(_SLOW)):
-            self._progress.show(label, step.number - 1, total, shown.line or text)
+def show_step(progress: ProgressBar, shown: BuildProgress | str, verbose: bool = False) -> None:
+    """Shows the steps of a build, one line each, and the running one at the bottom; `verbose`: also their output."""
+    if isinstance(shown, str):
+        progress.say(shown)
+        return
+    step, total = shown.step, shown.total
+    label = f"step {step.number}/{total}"
+    text = cut(step.text, WIDTH)
+    if shown.ended:
+        took = "cached" if step.cached else f"{step.seconds:.1f} s"
+        progress.say(f"{label} {text}  [{took}]")
+    elif shown.line and verbose:
+        progress.say(f"  {shown.line}")
+    elif progress.live or (shown.running and text.startswith(_SLOW)):
+        progress.show(label, step.number - 1, total, shown.line or text)

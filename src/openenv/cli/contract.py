@@ -17,7 +17,7 @@ from .terminal import FILE, NoAnswer, complete_target, together
 DIFFERS = 1
 
 
-@click.group(name="contract", short_help="Save the types of an environment, or compare them with a file.")
+@click.group(name="contract")
 def contract() -> None:
     """Writes the JSON Schemas of an environment's action, observation and state to a file, and compares them with it:
     CI then finds a change that breaks clients before it is released.

@@ -38,7 +38,7 @@ _AMOUNTS: Mapping[str, tuple[tuple[type, ...], str]] = {
 }
 
 
-@click.group(name="deploy", short_help="Deploy servers to a cluster.")
+@click.group(name="deploy")
 def deploy() -> None:
     """Deploys servers to a cluster, where they run until they are deleted.
 

@@ -1,4 +1,4 @@
-"""How measurements and a server look in a terminal, and in a log. (Extra `bench`.)"""
+"""Formats measurements, and the state of a server, for a terminal and for a log. (Extra `bench`.)"""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def scale_table(summaries: Sequence[BatchSummary]) -> Table:
-    """One line a batch. Latencies are those of whole requests."""
+    """One row per batch. Latencies are those of whole requests."""
     table = Table(box=SIMPLE_HEAD, padding=0, show_edge=False)
     for name in ("sessions", "wait\ns", "rep.", "success\n%", "P50\nms", "P95\nms", "P99\nms"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -139,7 +139,7 @@ def scale_table(summaries: Sequence[BatchSummary]) -> Table:
 
 
 def step_table(cost: StepCost, floor: StepCost | None = None) -> Table:
-    """The cost of a step, one number a line; with a floor, also the empty server's and the ratio."""
+    """The cost of a step, one number per row; with a floor, also the empty server's and the ratio."""
     table = Table(show_header=floor is not None)
     table.add_column()
     for name in ("", *(("empty server", "ratio") if floor else ())):
@@ -156,7 +156,7 @@ def step_table(cost: StepCost, floor: StepCost | None = None) -> Table:
 
 
 def _microseconds(value: float | None) -> str:
-    return "not known (--serve, or --server-pid)" if value is None else f"{value:.1f} us"
+    return "unknown (give --serve or --server-pid)" if value is None else f"{value:.1f} us"
 
 
 # Label, figure of a `StepCost`, how to write it.
@@ -194,7 +194,7 @@ def picture(
     """The whole display.
 
     Args:
-        url: The server's.
+        url: URL of the server.
         interval: The latest changes.
         sessions: Answer of `GET /sessions`; None without one.
         width: Columns of the terminal.
@@ -333,7 +333,7 @@ def _plain_table() -> Table:
 
 
 def _duration(seconds: float | None) -> str:
-    """Three digits at most, in the unit that suits it."""
+    """At most three digits, with the unit."""
     if seconds is None:
         return "-"
     units = {"s": 1.0, "ms": 1e-3, "us": 1e-6}

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -97,12 +97,16 @@ def export(
             and (not ended or (each.whole and each.done and not each.errors))
         )
         count = write(episodes, output, lambda done: progress.show("exporting", done, 0, f"{done:,} episodes"))
+    size = output.stat().st_size
     if as_json:
-        facts = {"file": str(output), "episodes": count, "bytes": output.stat().st_size}
-        click.echo(json.dumps({**facts, "faults": recording.damage.sentences()}))
+        _print_json(recording, {"file": str(output), "episodes": count, "bytes": size})
         return
     say_damage(recording.damage)
-    click.echo(f"{output}: {plural(count, 'episode')}, {output.stat().st_size:,} bytes")
+    click.echo(f"{output}: {plural(count, 'episode')}, {size:,} bytes")
+
+
+def _print_json(recording: Recording, facts: dict[str, Any]) -> None:
+    click.echo(json.dumps({**facts, "faults": recording.damage.sentences()}))
 
 
 _SUFFIXES = (".png", ".svg")
@@ -149,8 +153,7 @@ def plot(path: Path, episode_id: str | None, output: Path, environment: str | No
     except OSError as error:
         raise UsageError(f"{output} cannot be written: {error.strerror}") from None
     if as_json:
-        facts = {"file": str(output), "episodes": count, "bytes": len(picture)}
-        click.echo(json.dumps({**facts, "faults": recording.damage.sentences()}))
+        _print_json(recording, {"file": str(output), "episodes": count, "bytes": len(picture)})
         return
     say_damage(recording.damage)
     click.echo(f"{output}: {plural(count, 'episode')}")
@@ -184,8 +187,7 @@ def stats(path: Path, environment: str | None, as_json: bool) -> None:
         for episode in recording.episodes():
             found.setdefault(episode.environment, Statistics()).add(episode)
     if as_json:
-        facts = {name: each.facts() for name, each in sorted(found.items())}
-        click.echo(json.dumps({"environments": facts, "faults": recording.damage.sentences()}))
+        _print_json(recording, {"environments": {name: each.facts() for name, each in sorted(found.items())}})
         return
     for name, each in sorted(found.items()):
         click.secho(f"{tame(name)}: {plural(each.episodes, 'episode')}, {each.steps:,} steps", bold=True)
@@ -213,7 +215,7 @@ _HEADS = ("began (UTC)", "episode", "environment", "seed", "steps", "return", "e
 _RIGHT = {_HEADS.index(head) for head in ("seed", "steps", "return")}
 
 
-@click.group(name="episodes", short_help="List, show, plot and export recorded episodes.")
+@click.group(name="episodes")
 def episodes() -> None:
     """Reads the episodes that `openenv serve --record DIR`, clients with `record=DIR` and the web page write, also
     while they are being written. PATH is a file or a folder.
@@ -253,8 +255,7 @@ def ls(path: Path, environment: str | None, errors: bool, limit: int | None, as_
         there = heapq.nlargest(limit, found, key=attrgetter("began")) if limit else list(found)
     there.sort(key=attrgetter("began"))
     if as_json:
-        listed = [each.facts() for each in there]
-        click.echo(json.dumps({"episodes": listed, "faults": recording.damage.sentences()}))
+        _print_json(recording, {"episodes": [each.facts() for each in there]})
         return
     head, *lines = table_lines([_HEADS, *map(_row, there)], _RIGHT)
     if there:

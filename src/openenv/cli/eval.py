@@ -25,6 +25,7 @@ from .terminal import (
     complete_target,
     cut,
     ended_in_order,
+    is_address,
     message_on_interrupt,
     table_lines,
     tame,
@@ -32,7 +33,7 @@ from .terminal import (
 
 if TYPE_CHECKING:
     from ..evals.evaluation import EvalRequest, Evaluation
-    from ..evals.report import Comparison, EvalReport, EvalSummary
+    from ..evals.report import EvalReport, EvalSummary
     from ..evals.runner import EpisodeResult
     from ..evals.server import EvalServer, LocalEvalServer
     from ..evals.statistics import PassAtK, Share
@@ -88,8 +89,14 @@ def summary_lines(report: EvalReport) -> list[str]:
     return lines
 
 
-def comparison_lines(found: Sequence[Comparison], first: EvalReport, second: EvalReport) -> list[str]:
-    """Two reports side by side, as text."""
+def comparison_lines(first: EvalReport, second: EvalReport) -> list[str]:
+    """Two reports side by side, as text.
+
+    Raises:
+        UsageError: They cannot be compared.
+    """
+    from ..evals.report import compare as compare_reports
+
     head = ["", "A", "B", "B - A", "95 % interval", "", "compared"]
     rows = [
         [
@@ -103,7 +110,7 @@ def comparison_lines(found: Sequence[Comparison], first: EvalReport, second: Eva
             if comparison.method == "paired"
             else f"{comparison.first_count} and {comparison.second_count} ({comparison.method})",
         ]
-        for comparison in found
+        for comparison in compare_reports(first, second)
     ]
     lines = [f"A: {_what(first)}", f"B: {_what(second)}", *_indented([head, *rows])]
     for option in ("max_steps", "success_at"):
@@ -214,20 +221,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(comparison) for comparison in compare_reports(ours, theirs)]))
     else:
-        show_comparison(ours, theirs)
-
-
-def show_comparison(first: EvalReport, second: EvalReport, on_stderr: bool = False) -> None:
-    """Prints the differences of the second report from the first.
-
-    Raises:
-        UsageError: They cannot be compared.
-    """
-
-    from ..evals.report import compare as compare_reports
-
-    for line in comparison_lines(compare_reports(first, second), first, second):
-        click.echo(line, err=on_stderr)
+        click.echo("\n".join(comparison_lines(ours, theirs)))
 
 
 # Seconds between two progress notes.
@@ -264,7 +258,6 @@ class _Evaluating(click.Group):
 @click.group(
     "eval",
     cls=_Evaluating,
-    short_help="Play a policy in an environment, and score it.",
     subcommand_metavar="",
     no_args_is_help=True,
 )
@@ -348,12 +341,10 @@ def eval_(
     from ..evals.evaluation import EvalRequest
     from ..evals.report import check_output, read_report, write_report
     from ..evals.runner import EvalOptions
-    from ..evals.server import EvalServer, is_address
+    from ..evals.server import EvalServer
     from ..settings import ClientSettings
 
-    options = EvalOptions(
-        asked.pop("concurrency"), asked.pop("max_steps"), asked.pop("retries"), asked["record"] is not None
-    )
+    options = EvalOptions(*(asked.pop(name) for name in ("concurrency", "max_steps", "retries")))
     request = EvalRequest(target=target, options=options, **asked)
     if output is not None:
         check_output(output)
@@ -376,7 +367,7 @@ def eval_(
             click.echo(report.model_dump_json(indent=2) if as_json else "\n".join(summary_lines(report)))
             if earlier is not None:
                 try:
-                    show_comparison(earlier, report, on_stderr=as_json)
+                    click.echo("\n".join(comparison_lines(earlier, report)), err=as_json)
                 except OpenEnvError as error:
                     raise click.ClickException(error.message) from None
     if code == terminal.INTERRUPTED:

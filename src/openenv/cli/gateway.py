@@ -16,7 +16,7 @@ import click
 
 from .._asyncio import on_thread
 from ..errors import LaunchFailed, OpenEnvError, UsageError
-from .terminal import COUNT, PATH, together, variable
+from .terminal import COUNT, PATH, plural, together, variable
 
 if TYPE_CHECKING:
     from ..providers import Gateway
@@ -37,11 +37,11 @@ _shared = together(
     click.option(
         "--listen", default="127.0.0.1:8000", show_default=True, help="Address for clients, e.g. 0.0.0.0:8000."
     ),
-    click.option("--tls-cert", type=PATH, help="Certificate chain that clients are shown."),
-    click.option("--tls-key", type=PATH, help="Its key."),
-    click.option("--backend-ca", type=PATH, help="File of certificate authorities for the certificates of backends."),
+    click.option("--tls-cert", type=PATH, help="Certificate chain of the gateway, for TLS."),
+    click.option("--tls-key", type=PATH, help="Private key of that certificate."),
+    click.option("--backend-ca", type=PATH, help="Certificate authorities of the backends' certificates."),
     click.option(
-        "--admin-port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1 of its statistics."
+        "--admin-port", type=click.IntRange(0, 65535), default=0, help="Port of the statistics, on 127.0.0.1."
     ),
     click.option(
         "--max-sessions", type=COUNT, help="Maximum concurrent connections to all backends.  [default: 16384]"
@@ -55,10 +55,10 @@ _shared = together(
 )
 
 
-@click.group(short_help="Serve many servers under one address.")
+@click.group()
 def gateway() -> None:
-    """Sessions are spread evenly over servers, and come back to their own when a connection was lost. A server that
-    does not answer gets none. Keys go through to the servers, which ask for them.
+    """Spreads sessions evenly over servers. After a lost connection, a session returns to its server. A server that
+    does not answer gets no sessions. API keys are passed on to the servers, which check them.
 
     \b
     Examples:
@@ -78,12 +78,15 @@ def gateway() -> None:
     help="The balancer.",
 )
 @click.option("--output-dir", type=PATH, default="out/gateway", show_default=True, help="Folder for the files.")
-@click.option("--folder", help="Where the files will lie in the end, since they name one another; there, otherwise.")
+@click.option("--folder", help="Final folder of the files, which name one another.  [default: the output folder]")
 @click.option(
-    "--check/--no-check", default=True, show_default=True, help="Have the program look at them, if it is here."
+    "--check/--no-check",
+    default=True,
+    show_default=True,
+    help="Check the files with the balancer if it is installed.",
 )
 def render(kind: str, output_dir: Path, folder: str | None, check: bool, **options: Any) -> None:
-    """Writes the configuration of a balancer for servers that run somewhere.
+    """Writes the configuration of a balancer for running servers.
 
     \b
     Examples:
@@ -109,25 +112,25 @@ def render(kind: str, output_dir: Path, folder: str | None, check: bool, **optio
         try:
             balancer.check(program, topology, output_dir)
         except UsageError as error:
-            raise UsageError(f"{error.message}\n(--no-check: it is for another machine)") from None
+            raise UsageError(f"{error.message}\n(--no-check skips this check of files for another machine)") from None
         click.echo(f"checked by {program}")
     else:
-        click.echo(f"not checked: {f'there is no {balancer.name} here' if check else 'as you wish'}")
+        click.echo(f"not checked: {f'{balancer.name} is not installed here' if check else '--no-check'}")
     click.echo(f"start it with: {balancer.command.format(place)}")  # nginx looks for relative ones elsewhere
 
 
-@gateway.command(short_help="Run Envoy before servers.")
+@gateway.command(short_help="Run Envoy in front of servers.")
 @_shared
-@click.option("--provider", help="Start the servers too, at this place (`openenv providers list`).")
-@click.option("--target", help="What they serve, as for `openenv serve`.")
+@click.option("--provider", help="Also start the servers, with this provider (`openenv providers list`).")
+@click.option("--target", help="Target of the servers, as for `openenv serve`.")
 @click.option("--image", help="Container image of the servers.")
-@click.option("--project", help="The project that they run: a folder, or git+https://...")
+@click.option("--project", help="Project of the servers: a folder, or git+https://...")
 @click.option("--replicas", type=COUNT, default=1, show_default=True, help="Number of servers.")
-@click.option("--env", multiple=True, help="A variable for them: NAME=VALUE, or NAME for the one of this process.")
+@click.option("--env", multiple=True, help="Variable of the servers: NAME=VALUE, or NAME to take this shell's.")
 @click.option("--threads", type=COUNT, help="Threads of Envoy.  [default: one for each processor, 8 at most]")
 def run(**options: Any) -> None:
-    """Stays in the foreground until Ctrl-C or SIGTERM, which end Envoy, and the servers that it has started. When
-    --backends-file changes, or on SIGHUP, it is read again; sessions go on.
+    """Runs Envoy until Ctrl-C or SIGTERM, which also stop the servers that this command started. The file of
+    --backends-file is read again when it changes, and on SIGHUP; sessions continue.
 
     \b
     Examples:
@@ -144,7 +147,7 @@ def _listed(options: Mapping[str, Any]) -> list[str]:
     """The named backends."""
     given, file = options["backends"], options["backends_file"]
     if (given is None) == (file is None):
-        raise UsageError("name the servers: --backends host:port,... or --backends-file FILE, and not both")
+        raise UsageError("give the servers by --backends host:port,... or by --backends-file FILE, not both")
     return given.split(",") if given is not None else read_backends(file)
 
 
@@ -193,7 +196,6 @@ class GatewayRun:
         self._topology = topology
         self._options = options
         self._file: Path | None = options["backends_file"]
-        self._ended = asyncio.Event()
         self._interrupted = False
         self._reload = False
         # Not the current file: it may have changed since the command read it.
@@ -206,23 +208,18 @@ class GatewayRun:
             LaunchFailed: Envoy has ended.
         """
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._end, True)
-        loop.add_signal_handler(signal.SIGTERM, self._end, False)
-        loop.add_signal_handler(signal.SIGHUP, setattr, self, "_reload", True)
         work = asyncio.create_task(self._work())
-        ending = asyncio.create_task(self._ended.wait())
-        await asyncio.wait([work, ending], return_when=asyncio.FIRST_COMPLETED)
-        ending.cancel()
-        if not work.done():  # a signal, perhaps during the start
-            work.cancel()
-            await asyncio.wait([work])
-        if not work.cancelled():
-            work.result()
+        loop.add_signal_handler(signal.SIGINT, self._end, work, True)
+        loop.add_signal_handler(signal.SIGTERM, self._end, work, False)
+        loop.add_signal_handler(signal.SIGHUP, setattr, self, "_reload", True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
         return self._interrupted
 
-    def _end(self, interrupted: bool) -> None:
+    def _end(self, work: asyncio.Task[None], interrupted: bool) -> None:
         self._interrupted = self._interrupted or interrupted
-        self._ended.set()
+        if not work.cancelling():  # a second signal does not interrupt the cleanup
+            work.cancel()
 
     async def _work(self) -> None:
         from ..providers import Gateway
@@ -257,10 +254,10 @@ class GatewayRun:
         forms = {form: options[form] for form in ("target", "image", "project") if options[form] is not None}
         if options["provider"] is None:
             if forms:
-                raise UsageError(f"--{next(iter(forms))} needs --provider NAME: where the servers are started")
+                raise UsageError(f"--{next(iter(forms))} needs --provider NAME, which starts the servers")
             return None
         if options["backends"] is not None or self._file is not None:
-            raise UsageError("either --provider starts the servers, or --backends names those that run")
+            raise UsageError("--provider starts servers, and --backends names running ones: give either, not both")
         spec = LaunchSpec(**forms, replicas=options["replicas"], env_vars=dict(map(variable, options["env"])))
         provider = catalog_entry(options["provider"]).make()
         close: Callable[[], None] | None = getattr(provider, "close", None)
@@ -273,7 +270,7 @@ class GatewayRun:
         from ..settings import is_loopback
 
         backends = gateway.topology.backends
-        _say(f"{click.style(gateway.url, bold=True)} before {len(backends)} server{'s' * (len(backends) != 1)}")
+        _say(f"{click.style(gateway.url, bold=True)} before {plural(len(backends), 'server')}")
         for backend in backends:
             _say(f"  {backend.name}  {backend.place}")
         _say(f"statistics: {gateway.admin_url}/clusters")

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import click
 
 from ..errors import OpenEnvError, UsageError
 from ..providers.redaction import KEYS
-from .build import StepLines, project_of
+from .build import project_of, show_step
 from .terminal import COUNT, PATH, ProgressBar, message_on_interrupt, pairs, print_error, print_json
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _tell(published: Sequence[Published], stage: Stage, request: SpaceRequest, a
         click.echo(f"{len(published) - len(failed)} of {len(published)} Spaces were pushed", err=True)
 
 
-@click.command(short_help="Copy a Space of the Hub to your account.")
+@click.command()
 @click.argument("space", metavar="OWNER/SPACE")
 @click.option(
     "-r", "--repo-id", metavar="[OWNER/]NAME", help="Name of the copy. [default: the same name, in your account]"
@@ -242,7 +243,7 @@ def fork(
     click.echo(f"  change it:  openenv pull {copy.name}")
 
 
-@click.command(short_help="Download the project of a Space of the Hub.")
+@click.command()
 @click.argument("space", metavar="OWNER/SPACE")
 @click.option(
     "-o",
@@ -311,7 +312,7 @@ def to_registry(directory: Path, registry: str, given: Mapping[str, Any]) -> Non
                 platform=given["platform"],
                 variables={INTERFACE: "true" if given["interface"] else "false"},
             )
-            image = build(project, request, StepLines(progress)).id
+            image = build(project, request, partial(show_step, progress)).id
         pushed = push_image(image, name, show)
     run = f"docker run --rm -p 8000:{project.manifest.port or 8000} {name}"
     spec = f'LaunchSpec(image="{pushed.reference}")'
@@ -346,7 +347,7 @@ _OF_THE_HUB += ["env_vars", "secrets", "no_check"]
 _OF_A_REGISTRY = ["tag", "image", "build_args", "platform"]
 
 
-@click.command(short_help="Publish an environment on the Hub, or as an image.")
+@click.command()
 @click.argument("directory", type=PATH, default=".")
 @click.option(
     "-r", "--repo-id", metavar="[OWNER/]NAME", help="Space to push to. [default: the project's name, in your account]"

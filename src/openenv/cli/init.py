@@ -23,7 +23,6 @@ _KINDS = "\n".join(f"      {template.value:<10} {template.summary}" for template
 
 
 @click.command(
-    short_help="Create a project with a working environment.",
     help=f"""Creates the folder NAME with a project: a working environment, its client, tests and Dockerfile.
 
     NAME is also the name of the Python package: letters, digits and underscores.

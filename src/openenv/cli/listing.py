@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Self
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import click
 
@@ -44,16 +44,6 @@ class ListedEnvironment(NamedTuple):
     description: str
     problem: str | None
 
-    @classmethod
-    def of(cls, entry: EnvironmentEntry, imports: _Imports) -> ListedEnvironment:
-        """Checks in a separate process whether it can be imported."""
-        try:
-            manifest = entry.manifest
-        except UsageError as error:
-            return cls(entry, entry.summary, error.message)
-        description = (manifest.description if manifest else None) or entry.summary
-        return cls(entry, " ".join(description.split()), imports.problem(entry.package))
-
     def facts(self) -> dict[str, Any]:
         """The form that `--json` prints."""
         entry = self.entry
@@ -71,7 +61,7 @@ class ListedEnvironment(NamedTuple):
         }
 
 
-@click.command(name="list", short_help="List the installed environments.")
+@click.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON document instead of a table.")
 def list_(as_json: bool) -> None:
     """Lists the installed environments and those that come with openenv: name (as for AutoEnv.from_env), version,
@@ -83,14 +73,7 @@ def list_(as_json: bool) -> None:
       openenv list
       openenv list --json
     """
-    there = entries()
-    found: list[ListedEnvironment] = []
-    # Exited in reverse order: the pool waits for its threads, which wait for the processes.
-    with ProgressBar() as progress, ThreadPoolExecutor(AT_ONCE) as pool, _Imports() as imports:
-        for listed in pool.map(lambda entry: ListedEnvironment.of(entry, imports), there):
-            found.append(listed)
-            if progress.live:
-                progress.show("importing", len(found), len(there), listed.entry.key)
+    found = asyncio.run(_listed(entries()))
     if as_json:
         print_json({"environments": [each.facts() for each in found]})
         return
@@ -109,45 +92,47 @@ def list_(as_json: bool) -> None:
             click.echo(f"{indent}  {click.style('cannot be used:', fg='red')} {listed.problem}")
 
 
-class _Imports:
-    """Processes that import packages. Leaving the block, for example by Ctrl-C, kills those that still run."""
+async def _listed(there: Sequence[EnvironmentEntry]) -> list[ListedEnvironment]:
+    """Imports each package once, some at the same time."""
+    gate = asyncio.Semaphore(AT_ONCE)
+    found: list[ListedEnvironment] = []
+    with ProgressBar() as progress:
+        async with asyncio.TaskGroup() as group:
+            for task in [group.create_task(_check(entry, gate)) for entry in there]:
+                found.append(await task)
+                if progress.live:
+                    progress.show("importing", len(found), len(there), found[-1].entry.key)
+    return found
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._over = False
 
-    def __enter__(self) -> Self:
-        return self
+async def _check(entry: EnvironmentEntry, gate: asyncio.Semaphore) -> ListedEnvironment:
+    """Checks in a separate process whether an environment can be imported."""
+    try:
+        manifest = entry.manifest
+    except UsageError as error:
+        return ListedEnvironment(entry, entry.summary, error.message)
+    description = (manifest.description if manifest else None) or entry.summary
+    async with gate:
+        problem = await _import_problem(entry.package)
+    return ListedEnvironment(entry, " ".join(description.split()), problem)
 
-    def __exit__(self, *exc_info: object) -> None:
-        with self._lock:
-            self._over = True
-            for process in self._running:
-                process.kill()
 
-    def problem(self, package: str) -> str | None:
-        """Why a package cannot be imported; None if it can."""
-        command = [sys.executable, "-P", "-c", _CHILD, package, json.dumps(sys.path)]
-        with self._lock:
-            if self._over:
-                return "interrupted"
-            process = subprocess.Popen(  # noqa: S603 - this interpreter
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-            )
-            self._running.add(process)
-        with process:
-            try:
-                said = process.communicate(timeout=IMPORT_S)[1].decode(errors="replace")
-            except subprocess.TimeoutExpired:
-                process.kill()
-                return f"importing {package} takes more than {IMPORT_S:g} s"
-            finally:
-                with self._lock:
-                    self._running.discard(process)
-        code = process.returncode
-        if code == 0:
-            return None
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        lines = said.strip().splitlines()
-        return lines[-1] if lines else f"importing {package} ended the process {how}"
+async def _import_problem(package: str) -> str | None:
+    """Why a package cannot be imported; None if it can."""
+    command = [sys.executable, "-P", "-c", _CHILD, package, json.dumps(sys.path)]
+    process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
+    try:
+        async with asyncio.timeout(IMPORT_S):
+            _, said = await process.communicate()
+    except TimeoutError:
+        return f"importing {package} takes more than {IMPORT_S:g} s"
+    finally:
+        if process.returncode is None:  # also after Ctrl-C, which cancels this
+            process.kill()
+            await process.wait()
+    code = await process.wait()
+    if code == 0:
+        return None
+    how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+    lines = said.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"importing {package} ended the process {how}"

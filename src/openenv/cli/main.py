@@ -39,7 +39,7 @@ class LazyCommand(NamedTuple):
     Attributes:
         name: The name on the command line.
         place: `module:attribute`, relative to this package.
-        summary: Its line in the overview, which is its `short_help`.
+        summary: Its line in the overview, which is not read from the command: that would load its module.
         hidden: Whether it is left out of the overview.
     """
 
@@ -53,6 +53,7 @@ class LazyCommand(NamedTuple):
         module, _, attribute = self.place.partition(":")
         command = getattr(importlib.import_module(f".{module}", __package__), attribute)
         assert isinstance(command, click.Command)
+        command.short_help = self.summary
         return command
 
 
@@ -108,7 +109,7 @@ _VARIABLE = "_OPENENV_COMPLETE"
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(short_help="Print a completion script for your shell.")
+@click.command()
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
@@ -126,7 +127,6 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(kind(root.command, {}, "openenv", _VARIABLE).source())
 
 
-# The text is the command's own `short_help`, which is not read before the command runs.
 _SECTIONS = {
     "Begin": [
         LazyCommand("init", "init:init", "Create a project with a working environment."),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROUNDS = 3
 
 
-@click.group(name="providers", short_help="List started servers, and remove those left behind.")
+@click.group(name="providers")
 def providers() -> None:
     """Lists and removes servers that providers started, on this machine and on every other backend that can be
     reached. Each process, container or job is labelled with its deployment and with the process that owns it.

@@ -157,7 +157,7 @@ DIFFERENT = 1
 SESSIONS = 16
 
 
-@click.command(short_help="Play recorded episodes again, and compare.")
+@click.command()
 @click.argument("path", type=PATH)
 @click.option("--check", is_flag=True, help="Compare all episodes, many concurrently, and show only differences.")
 @click.option(

@@ -313,7 +313,6 @@ def _setting_options(command: Command) -> Command:
 
 @click.command(
     cls=ServeCommand,
-    short_help="Serve an environment over WebSocket and HTTP.",
     help=f"""Serves TARGET over WebSocket and HTTP.
 
     TARGET is a folder with openenv.yaml (by default the current one), module:attribute (an app or an Environment

@@ -59,25 +59,36 @@ def complete_target(ctx: click.Context, parameter: click.Parameter, incomplete: 
     return names + folders
 
 
+def is_address(target: str) -> bool:
+    """Whether a target is the address of a server: a URL, or host:port."""
+    return "://" in target or target.rpartition(":")[2].isdigit()
+
+
 def variable(text: str) -> tuple[str, str]:
     """The name and value of `NAME=VALUE`; a name alone takes that variable's value.
 
     Raises:
         UsageError: It is not set, or a secret is on the command line.
     """
+    name, value = _pair("--env", text)
+    if "=" in text and secrets_of({name: value}):
+        raise UsageError(
+            f"every user of this machine can read a command line: set {name} in this shell and pass --env {name} "
+            "without a value"
+        )
+    return name, value
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
     from ..settings import variable_here
 
     name, given, value = text.partition("=")
-    if given:
-        if secrets_of({name: value}):
-            raise UsageError(
-                f"every user of this machine can read a command line: set {name} in this "
-                f"shell and pass --env {name} without a value"
-            )
-        return name, value
-    here = variable_here(name)
-    if here is None:
-        raise UsageError(f"--env {name}: the variable is not set in this shell; set it, or pass --env {name}=VALUE")
+    here = value if given else variable_here(name)
+    if not name or here is None:
+        raise UsageError(
+            f"{option} {redact(name, ())}: the variable is not set in this shell; "
+            f"set it, or write {option} NAME=VALUE"
+        )
     return name, here
 
 
@@ -87,17 +98,9 @@ def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     Raises:
         UsageError: It is not set, or given twice.
     """
-    from ..settings import variable_here
-
     found: dict[str, str] = {}
     for text in texts:
-        name, given, value = text.partition("=")
-        here = value if given else variable_here(name)
-        if not name or here is None:
-            raise UsageError(
-                f"{option} {redact(name, ())}: the variable is not set in this shell; "
-                f"set it, or write {option} NAME=VALUE"
-            )
+        name, here = _pair(option, text)
         if found.setdefault(name, here) != here:
             raise UsageError(f"{option} {name} is given twice with different values: remove one")
     return found
@@ -114,9 +117,8 @@ def yaml_pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"{option} is {text!r}: write NAME=VALUE")
         if secrets_of({name: value}):
             raise UsageError(
-                f"{option} {name}: every user of this machine can read a command line, "
-                "and results repeat it: set a variable "
-                "instead (HF_TOKEN, KUBECONFIG)"
+                f"{option} {name}: every user of this machine can read a command line, and results repeat it: set a "
+                "variable instead (HF_TOKEN, KUBECONFIG)"
             )
         try:
             found[name.replace("-", "_")] = yaml.safe_load(value)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -14,7 +15,8 @@ from ..errors import ConnectionLost, MissingExtra, ProtocolViolation, Unauthoriz
 from ..telemetry.metrics import quantile
 from .terminal import display_module
 
-Labels = frozenset[tuple[str, str]]
+if TYPE_CHECKING:
+    import httpx
 
 
 class Timing(NamedTuple):
@@ -31,17 +33,16 @@ class Timing(NamedTuple):
     p99: float | None
 
 
-class Scrape:
-    """The numbers of a server.
+class Scrape(NamedTuple):
+    """The metrics of a server.
 
-    Args:
+    Attributes:
         at: Monotonic seconds.
-        samples: Values by name and labels.
+        samples: Labels and values by name, without `openenv_`.
     """
 
-    def __init__(self, at: float, samples: Mapping[tuple[str, Labels], float]):
-        self.at = at
-        self._samples = samples
+    at: float
+    samples: Mapping[str, list[tuple[dict[str, str], float]]]
 
     @classmethod
     def parse(cls, text: str, at: float) -> Scrape:
@@ -52,43 +53,37 @@ class Scrape:
         """
         from prometheus_client.parser import text_string_to_metric_families
 
+        samples: dict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
         try:
-            families = list(text_string_to_metric_families(text))
+            for family in text_string_to_metric_families(text):
+                for sample in family.samples:
+                    samples[sample.name.removeprefix("openenv_")].append((sample.labels, sample.value))
         except ValueError as error:
             raise ProtocolViolation(f"the answer to GET /metrics is no Prometheus text: {error}") from None
-        samples = {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in families
-            for sample in family.samples
-        }
-        if ("openenv_workers", frozenset()) not in samples:
+        if "workers" not in samples:
             raise ProtocolViolation("the answer to GET /metrics is not from an openenv server")
         return cls(at, samples)
 
     def value(self, name: str) -> float:
         """A number without labels; 0 if the server does not have it."""
-        return self._samples.get((f"openenv_{name}", frozenset()), 0.0)
+        return next((value for labels, value in self.samples.get(name, ()) if not labels), 0.0)
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """Numbers by the value of a label, in the order of the server."""
-        return {dict(labels)[label]: value for (found, labels), value in self._all(name) if label in dict(labels)}
+        return {labels[label]: value for labels, value in self.samples.get(name, ()) if label in labels}
 
     def errors(self) -> dict[tuple[str, str], float]:
         """Number of errors, by class and blame."""
-        facts = ((dict(labels), value) for (_, labels), value in self._all("errors_total"))
-        return {(labels["error"], labels["blame"]): value for labels, value in facts}
+        return {(labels["error"], labels["blame"]): value for labels, value in self.samples.get("errors_total", ())}
 
     def buckets(self, phase: str) -> list[tuple[float, float]]:
         """Bounds in seconds, and the number of calls below."""
-        facts = ((dict(labels), value) for (_, labels), value in self._all("phase_seconds_bucket"))
-        return sorted((float(labels["le"]), value) for labels, value in facts if labels["phase"] == phase)
+        buckets = self.samples.get("phase_seconds_bucket", ())
+        return sorted((float(labels["le"]), value) for labels, value in buckets if labels["phase"] == phase)
 
     def seconds(self, phase: str) -> float:
         """The total time of a phase."""
         return self.by("phase_seconds_sum", "phase").get(phase, 0.0)
-
-    def _all(self, name: str) -> list[tuple[tuple[str, Labels], float]]:
-        return [(key, value) for key, value in self._samples.items() if key[0] == f"openenv_{name}"]
 
 
 class Interval:
@@ -130,7 +125,7 @@ TIMEOUT_S = 5.0
 LINES_ONCE = 48
 
 
-@click.command(short_help="Show what a server does, live.")
+@click.command()
 @click.argument("url")
 @click.option(
     "--api-key", envvar="OPENENV_API_KEY", help="Key of scope view, or control to see sessions. [OPENENV_API_KEY]"
@@ -163,11 +158,10 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
     address = http_url(websocket_url(url))
     console = shown.stdout()
     with httpx.Client(base_url=address, headers=bearer(api_key), timeout=TIMEOUT_S) as client:
-        server = _MetricsSource(address, client)
         if once or not console.is_terminal:
-            first, _ = server.look()
+            first, _ = _look(client, address)
             time.sleep(interval)
-            last, sessions = server.look()
+            last, sessions = _look(client, address)
             with console.capture() as drawn:
                 picture = shown.picture(address, Interval(first, last), sessions, console.width, LINES_ONCE)
                 console.print(picture)
@@ -179,7 +173,7 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
             while True:  # until Ctrl-C, also while the server does not answer
                 began = time.monotonic()
                 try:
-                    now, sessions = server.look()
+                    now, sessions = _look(client, address)
                 except ConnectionLost as error:
                     before = None
                     live.update(shown.absence(address, error.message), refresh=True)
@@ -191,40 +185,29 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
                 time.sleep(max(0.0, began + interval - time.monotonic()))
 
 
-class _MetricsSource:
-    """A server to scrape."""
+def _look(client: httpx.Client, address: str) -> tuple[Scrape, list[dict[str, Any]] | None]:
+    """Asks the server for its metrics and its sessions; None for sessions that this key may not list.
 
-    def __init__(self, address: str, client: Any):
-        self.address = address
-        self._client = client
+    Raises:
+        ConnectionLost: The server does not answer now.
+        Unauthorized, UsageError, ProtocolViolation: The server will not answer later either.
+    """
+    import httpx
 
-    def look(self) -> tuple[Scrape, Sequence[Mapping[str, Any]] | None]:
-        """Asks the server for its metrics and its sessions; None for sessions that this key may not list.
-
-        Raises:
-            ConnectionLost: The server does not answer now.
-            Unauthorized, UsageError, ProtocolViolation: The server will not answer later either.
-        """
-        answer = self._get("/metrics")
+    try:
+        answer = client.get("/metrics")
         if answer.status_code in {401, 403}:
-            raise Unauthorized(f"{self.address} does not accept this key for its metrics: give one by --api-key")
+            raise Unauthorized(f"{address} does not accept this key for its metrics: give one by --api-key")
         if answer.status_code == 404:
-            raise UsageError(f"{self.address} has no /metrics: it is not an openenv server, or metrics are off")
+            raise UsageError(f"{address} has no /metrics: it is not an openenv server, or metrics are off")
         if answer.status_code >= 500:
-            raise ConnectionLost(f"{self.address} answers with status {answer.status_code}")
+            raise ConnectionLost(f"{address} answers with status {answer.status_code}")
         if answer.status_code != 200:
-            raise ProtocolViolation(f"{self.address} answers with status {answer.status_code}")
+            raise ProtocolViolation(f"{address} answers with status {answer.status_code}")
         scrape, listed = Scrape.parse(answer.text, time.monotonic()), None
         if answer.headers.get(SCOPE_HEADER) == "control":  # other keys may not list sessions
             with suppress(ValueError):  # not JSON: the app's owner put another route there
-                listed = self._get("/sessions").json()
-        return scrape, listed if isinstance(listed, list) else None
-
-    def _get(self, path: str) -> Any:
-        import httpx
-
-        try:
-            return self._client.get(path)
-        except httpx.HTTPError as error:
-            reason = reason_of(error)
-            raise ConnectionLost(f"no answer from {self.address}: {reason}; is the server up?") from None
+                listed = client.get("/sessions").json()
+    except httpx.HTTPError as error:
+        raise ConnectionLost(f"no answer from {address}: {reason_of(error)}; is the server up?") from None
+    return scrape, listed if isinstance(listed, list) else None

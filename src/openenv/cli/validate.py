@@ -15,7 +15,7 @@ from ..errors import NotAProject
 from ..project.checks import Finding, Level, Outcome
 from ..project.checks.examination import CALL_S, EPISODES, SESSIONS, examine
 from ..project.checks.findings import InternalFault
-from .terminal import FILE, columns, complete_target, cut, print_error
+from .terminal import FILE, columns, complete_target, cut, is_address, print_error
 
 NOT_A_PROJECT = 2
 INTERNAL = 3
@@ -32,7 +32,7 @@ _NAME_WIDTH = 20
 _WIDEST = 140
 
 
-@click.command(short_help="Check an environment, or a running server.")
+@click.command()
 @click.argument("target", required=False, shell_complete=complete_target)
 @click.option("--url", help="Check the running server at this URL, of any implementation.")
 @click.option(
@@ -100,7 +100,7 @@ def validate(
       openenv validate my_env.server.app:app --json
       openenv validate --url http://127.0.0.1:8000
     """
-    if target is not None and ("://" in target or target.rpartition(":")[2].isdigit()):  # a URL, or host:port
+    if target is not None and is_address(target):
         target, url = None, target
     if url is not None and target is not None:
         raise click.UsageError("give either TARGET or --url, not both")

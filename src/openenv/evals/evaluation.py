@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, cast
 
-from .. import __version__
+from .. import errors
+from .._backoff import Backoff
 from ..client import GenericEnvClient
 from ..errors import InvalidArgument, UsageError
 from ..recording import check_folder
 from .cases import MOST_SEED, Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
 from .policy import Policy, RandomPolicy, UserPolicy, load_policy
 from .report import EvalReport, RunInfo, summary_of
-from .runner import EpisodeResult, EvalOptions, Runner
+from .runner import EpisodeResult, EvalOptions, failed_episode, play
 from .server import WAIT_S, EvalServer
+
+# Seconds before a case is tried again, doubled each time, and their maximum.
+PAUSE_S, MOST_PAUSE_S = 0.25, 8.0
+# Seconds that a case waits for a free slot of the server.
+PATIENCE_S = 60.0
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The progress of a case."""
+
+    case: Case
+    attempts: int = 0
+    began: float = field(default_factory=time.monotonic)
+    backoff: Backoff = field(default_factory=lambda: Backoff(PAUSE_S, MOST_PAUSE_S))
+    refused_at: float | None = None
 
 
 class Evaluation:
     """One run of an evaluation.
+
+    A failure ends only its episode. A failure of the policy or of the environment would recur, so the episode is not
+    repeated. A failure of the infrastructure says nothing about the policy, so the episode is played again, with the
+    same seed, in a new session. An error of the whole run (an unknown task, a wrong key) ends the run.
+
+    If the server is full, fewer episodes are played at the same time.
 
     Args:
         connect: Makes a client with its own session.
@@ -32,6 +58,8 @@ class Evaluation:
 
     Attributes:
         planned: Number of episodes to play.
+        episodes: The finished episodes, in the order in which they ended; also after the run was cancelled.
+        players: Number of episodes played concurrently: fewer than requested if the server was full.
     """
 
     def __init__(
@@ -43,14 +71,21 @@ class Evaluation:
         about: RunInfo,
         on_episode: Callable[[EpisodeResult], None] = lambda episode: None,
     ):
-        if len({case.key for case in cases}) < len(cases):
-            raise InvalidArgument("two cases are the same: every seed, and every repeat of a task, is played once")
-        self.planned = len(cases)
-        self._policy = policy
-        self._runner = Runner(connect, policy, cases, options, on_episode)
         self._order = {case.key: number for number, case in enumerate(cases)}
+        if len(self._order) < len(cases):
+            raise InvalidArgument("two cases are the same: each seed, and each repeat of a task, is played once")
+        self._connect = connect
+        self._policy = policy
+        self._waiting = deque(_Progress(case) for case in cases)
+        self._options = options
         self._about = about
+        self._on_episode = on_episode
+        # Clients that have a session.
+        self._with_session: set[GenericEnvClient] = set()
         self._began = time.monotonic()
+        self.planned = len(cases)
+        self.episodes: list[EpisodeResult] = []
+        self.players = min(options.concurrency, len(cases))
 
     async def run(self) -> EvalReport:
         """Plays all cases.
@@ -59,18 +94,13 @@ class Evaluation:
             OpenEnvError: No episode can be played, for a reason outside of the policy and the environment.
         """
         self._about.began, self._began = time.time(), time.monotonic()
-        await self._runner.run()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.players):
+                    group.create_task(self._play_cases())
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
         return self.report()
-
-    @property
-    def episodes(self) -> list[EpisodeResult]:
-        """The finished episodes, in the order in which they ended."""
-        return self._runner.episodes
-
-    @property
-    def players(self) -> int:
-        """Number of episodes played concurrently: fewer than requested if the server was full."""
-        return self._runner.players
 
     def close(self) -> None:
         """Closes the policy."""
@@ -80,10 +110,87 @@ class Evaluation:
         """The report on the finished episodes."""
         episodes = sorted(self.episodes, key=lambda episode: self._order[episode.key])
         self._about.seconds = round(time.monotonic() - self._began, 3)
-        summary = summary_of(episodes, len(self._order), self._about.success_at)
+        summary = summary_of(episodes, self.planned, self._about.success_at)
         return EvalReport(
-            interrupted=len(episodes) < len(self._order), about=self._about, summary=summary, episodes=episodes
+            interrupted=len(episodes) < self.planned, about=self._about, summary=summary, episodes=episodes
         )
+
+    async def _play_cases(self) -> None:
+        """Plays in one session after another, while cases are left."""
+        more = True
+        while more and self._waiting:
+            client = self._connect()
+            try:
+                more = await self._in_session(client)
+            finally:
+                self._with_session.discard(client)
+                with suppress(errors.OpenEnvError):
+                    await client.close()
+
+    async def _in_session(self, client: GenericEnvClient) -> bool:
+        """Plays until the session is no longer usable. Returns whether to open another one."""
+        while self._waiting:
+            progress = self._waiting.popleft()
+            progress.attempts += 1
+            try:
+                progress.began = time.monotonic()
+                case, named = progress.case, {}
+                if self._about.record is not None:  # ids by which the records are found
+                    name = f"seed-{case.seed}" if case.index is None else f"{case.split}-{case.index}-{case.repeat}"
+                    again = "" if progress.attempts == 1 else f"-again-{progress.attempts - 1}"
+                    named["episode_id"] = f"{name}{again}"
+                first = await client.reset(**case.arguments(), **named)
+                self._with_session.add(client)
+                most_steps = self._options.max_steps
+                episode = await play(client, case, self._policy, first, most_steps, named.get("episode_id"))
+            except errors.CapacityError as error:
+                return await self._wait_for_room(progress, error)
+            except errors.OpenEnvError as error:
+                if not await self._after_failure(progress, error):
+                    return True
+            except asyncio.CancelledError:
+                self._waiting.appendleft(progress)
+                raise
+            else:
+                self._note(progress, episode)
+        return False
+
+    async def _wait_for_room(self, progress: _Progress, error: errors.CapacityError) -> bool:
+        """Returns a case to the queue since the server has no free slot; waits if no other client has a session."""
+        now = time.monotonic()
+        progress.refused_at = progress.refused_at or now
+        if not self._with_session and now - progress.refused_at > PATIENCE_S:
+            self._note(progress, failed_episode(progress.case, error, now - progress.began))
+            return True
+        progress.attempts -= 1
+        self._waiting.appendleft(progress)
+        if self._with_session:
+            self.players -= 1
+            return False
+        await asyncio.sleep(error.retry_after_s or MOST_PAUSE_S / 8)
+        return True
+
+    async def _after_failure(self, progress: _Progress, error: errors.OpenEnvError) -> bool:
+        """Handles a failed case: repeats or records it. Returns whether the session may be used again."""
+        if error.blame == "client" and not isinstance(error, errors.PolicyFailed):
+            raise error
+        if error.blame == "infrastructure" and progress.attempts <= self._options.retries:
+            self._waiting.append(progress)
+            await asyncio.sleep(progress.backoff.grow())
+            return False
+        self._note(progress, failed_episode(progress.case, error, time.monotonic() - progress.began))
+        return isinstance(error, errors.PolicyFailed)
+
+    def _note(self, progress: _Progress, episode: EpisodeResult) -> None:
+        episode.attempts = progress.attempts
+        self.episodes.append(episode)
+        self._on_episode(episode)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error in a group, which cancelled the other tasks."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def evaluate(
@@ -126,19 +233,15 @@ async def evaluate(
     played = [case if isinstance(case, Case) else Case(case) for case in cases]
     if not played:
         raise UsageError("there is nothing to play: give seeds, or cases")
+    options = EvalOptions(concurrency, max_steps, retries)
     about = RunInfo(
         target=str(base_url or getattr(env, "__name__", "app")),
         policy=who.name,
         split=played[0].split,
-        concurrency=concurrency,
-        max_steps=max_steps,
-        retries=retries,
+        **asdict(options),
         success_at=success_at,
-        openenv=__version__,
-        began=0.0,
         record=None if client.get("record") is None else str(client["record"]),
     )
-    options = EvalOptions(concurrency, max_steps, retries, named=about.record is not None)
     try:
         return await Evaluation(connect, who, played, options, about).run()
     finally:
@@ -230,12 +333,8 @@ class EvalRequest:
             environment=server.environment(),
             policy=self.policy,
             split=self.split,
-            concurrency=self.options.concurrency,
-            max_steps=self.options.max_steps,
-            retries=self.options.retries,
+            **asdict(self.options),
             success_at=self.success_at,
-            openenv=__version__,
-            began=0.0,
             record=self.record,
         )
         chosen = policy or RandomPolicy(server.action_schema(), server.tools())

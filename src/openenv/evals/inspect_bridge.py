@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
@@ -103,17 +104,18 @@ def play_environment(base_url: str, *, max_turns: int = 50, instructions: str | 
     server = EvalServer(base_url, client.get("api_key"))
     tools = server.tools()
     wording = Wording(server.action_schema()) if tools is None else None
+    connect = partial(GenericEnvClient, base_url, **client)
     if instructions is None and wording is not None:
         instructions = wording.instructions
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         wanted: dict[str, Any] = {name: state.metadata[name] for name in _RESET if name in state.metadata}
-        async with InspectEpisode(base_url, wanted, partial(state.store.set, _STORED), client) as episode:
+        async with InspectEpisode(connect(), wanted, partial(state.store.set, _STORED)) as episode:
             if instructions:
                 state.messages.insert(0, ChatMessageSystem(content=instructions))
-            turns = Turns(episode, state, generate, max_turns)
-            await (turns.by_tools(tools or ()) if wording is None else turns.by_text(wording))
-        return state
+            if wording is None:
+                return await _play_by_tools(episode, state, generate, max_turns, tools or ())
+            return await _play_by_text(episode, state, generate, max_turns, wording)
 
     return solve
 
@@ -148,55 +150,45 @@ def _cases(
     return cases_of_seeds(given, episodes)
 
 
-def _sample(case: Case, name: str) -> Sample:
-    label = f"seed-{case.seed}" if case.index is None else f"{case.split}-{case.index}"
-    return Sample(input=f"{name}, {case}", id=label, metadata=case.arguments())
-
-
 OVER = "the episode is over"
 
 
+@dataclass
 class InspectEpisode:
     """A session, and the state of its episode.
 
-    Args:
-        base_url: URL of the server.
+    Attributes:
+        client: The client, which is closed after the episode.
         wanted: Arguments of the reset.
         note: Called after every step with the return, the number of steps, and how the episode ended.
-        client: Further arguments of the client.
+        first: The first observation.
+        done: Whether the episode is over.
     """
 
-    def __init__(
-        self,
-        base_url: str,
-        wanted: Mapping[str, Any],
-        note: Callable[[dict[str, Any]], object],
-        client: Mapping[str, Any],
-    ):
-        self._client = GenericEnvClient(base_url, **client)
-        self._wanted = wanted
-        self._note = note
-        self._total: float | None = None
-        self._steps = 0
-        self.first: dict[str, Any] = {}
-        self.done = False
+    client: GenericEnvClient
+    wanted: Mapping[str, Any]
+    note: Callable[[dict[str, Any]], object]
+    first: dict[str, Any] = field(default_factory=dict)
+    done: bool = False
+    _total: float | None = None
+    _steps: int = 0
 
     async def __aenter__(self) -> Self:
         try:
-            result = await self._client.reset(**self._wanted)
+            result = await self.client.reset(**self.wanted)
         except BaseException:
-            await self._client.close()
+            await self.client.close()
             raise
         self.first, self.done = result.observation, result.done
         self._report(result)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._client.close()
+        await self.client.close()
 
     async def step(self, action: Mapping[str, Any]) -> dict[str, Any]:
         """Takes one step. Returns the observation. Raises `OpenEnvError`."""
-        result = await self._client.step(dict(action))
+        result = await self.client.step(dict(action))
         self._steps += 1
         self.done = result.done
         if result.reward is not None:
@@ -217,61 +209,52 @@ class InspectEpisode:
             return _text_of(seen.get("result")) + (f"\n({OVER})" if self.done else "")
 
         parameters = ToolParams.model_validate(inlined(tool.input_schema))
-        for field, part in parameters.properties.items():
-            part.description = part.description or field
+        for name, part in parameters.properties.items():
+            part.description = part.description or name
         return ToolDef(execute, tool.name, tool.description, parameters)
 
     def _report(self, result: StepResult[dict[str, Any]]) -> None:
         end = end_of(result) or "not over"
-        self._note({"return": self._total, "steps": self._steps, "end": end})
+        self.note({"return": self._total, "steps": self._steps, "end": end})
 
 
-class Turns:
-    """Alternates between the model and the environment.
+async def _play_by_text(
+    episode: InspectEpisode, state: TaskState, generate: Generate, most: int, wording: Wording
+) -> TaskState:
+    """Plays with each answer of the model as an action, and `most` answers at most."""
+    _begin(state, wording.shown(episode.first))
+    for _ in range(most):
+        if episode.done:
+            break
+        state = await generate(state)
+        try:
+            seen = wording.shown(await episode.step(wording.read(state.output.completion)))
+        except InvalidAction as error:
+            seen = f"That is not a valid action: {error}"
+        state.messages.append(ChatMessageUser(content=seen))
+    return state
 
-    Args:
-        episode: The episode.
-        state: Inspect's state with the conversation.
-        generate: Inspect's function for the model's next answer.
-        most: Most answers of the model.
-    """
 
-    def __init__(self, episode: InspectEpisode, state: TaskState, generate: Generate, most: int):
-        self._episode = episode
-        self._state = state
-        self._generate = generate
-        self._most = most
+async def _play_by_tools(
+    episode: InspectEpisode, state: TaskState, generate: Generate, most: int, tools: Sequence[Tool]
+) -> TaskState:
+    """Plays with each tool call as a step, and `most` answers at most; an answer without a call ends the episode."""
+    _begin(state, Wording.shown(episode.first))
+    state.tools = [episode.tool(each).as_tool() for each in tools]
+    for _ in range(most):
+        if episode.done:
+            break
+        state = await generate(state, tool_calls="none")
+        if not state.output.message.tool_calls:
+            break
+        found = await execute_tools(state.messages, state.tools)
+        state.messages.extend(found.messages)
+    return state
 
-    async def by_text(self, wording: Wording) -> None:
-        """Plays with each answer as an action."""
-        self._begin(wording.shown(self._episode.first))
-        for _ in range(self._most):
-            if self._episode.done:
-                return
-            self._state = await self._generate(self._state)
-            try:
-                seen = wording.shown(await self._episode.step(wording.read(self._state.output.completion)))
-            except InvalidAction as error:
-                seen = f"That is no action: {error}"
-            self._state.messages.append(ChatMessageUser(content=seen))
 
-    async def by_tools(self, tools: Sequence[Tool]) -> None:
-        """Plays with each tool call as a step; an answer without a call ends the episode."""
-        self._begin(Wording.shown(self._episode.first))
-        self._state.tools = [self._episode.tool(each).as_tool() for each in tools]
-        for _ in range(self._most):
-            if self._episode.done:
-                return
-            self._state = await self._generate(self._state, tool_calls="none")
-            if not self._state.output.message.tool_calls:
-                return
-            found = await execute_tools(self._state.messages, self._state.tools)
-            self._state.messages.extend(found.messages)
-
-    def _begin(self, text: str) -> None:
-        """Replaces the sample's input by the first observation."""
-        message = self._state.user_prompt
-        message.content = text if text not in {"", "{}"} else "Begin."
+def _begin(state: TaskState, text: str) -> None:
+    """Replaces the sample's input by the first observation."""
+    state.user_prompt.content = text if text not in {"", "{}"} else "Begin."
 
 
 def _text_of(result: Any) -> str:

@@ -79,8 +79,8 @@ class UserPolicy:
         act = getattr(value, "act", None)
         if act is None and (self._is_class or not callable(value)):
             raise UsageError(
-                f"{name} is no policy: give a function that takes an observation and returns an action, or a class "
-                "with such a method `act`"
+                f"{name} is not a policy: give a function that takes an observation and returns an action, or a "
+                "class with such a method `act`"
             )
         self._function: Callable[..., Any] | None = None if self._is_class else (act or value)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="openenv-policy")
@@ -95,8 +95,7 @@ class UserPolicy:
                 takes = accepted_arguments(self._value)
             except (TypeError, ValueError):  # a class without a readable signature
                 return self._value()
-            given = {"seed": seed, "rng": rng}
-            return self._value(**{name: value for name, value in given.items() if takes.takes(name)})
+            return self._value(**takes.of({"seed": seed, "rng": rng}))
 
         agent = await self.call(make)
         return _UserAgent(self, agent.act, seed, rng)
@@ -156,9 +155,7 @@ class _UserAgent:
         self._step = 0
 
     async def act(self, observation: Observation) -> Any:
-        named = {
-            name: value for name, value in {**self._given, "step": self._step}.items() if self._takes.takes(name)
-        }
+        named = self._takes.of({**self._given, "step": self._step})
         self._step += 1
         return await self._policy.call(partial(self._function, observation, **named))
 
@@ -172,7 +169,7 @@ def load_policy(target: str) -> UserPolicy:
     """
     module, colon, path = target.partition(":")
     if not colon or not path:
-        raise UsageError(f"{target!r} names no policy: give module:function (my_policy:act), or random")
+        raise UsageError(f"{target!r} is not the name of a policy: give module:function (my_policy:act), or random")
     search(Path.cwd())
     if module.endswith(".py"):
         module = module.removesuffix(".py").replace("/", ".")

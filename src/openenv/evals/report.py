@@ -11,12 +11,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from .. import __version__
 from .._statistics import welch_interval
 from ..errors import UsageError
 from .runner import EpisodeResult
 from .statistics import (
+    EvalModel,
     PassAtK,
     Sample,
     Share,
@@ -32,7 +34,7 @@ from .statistics import (
 Values = Mapping[tuple[Any, ...], float]
 
 
-class RunInfo(BaseModel):
+class RunInfo(EvalModel):
     """The subject and settings of an evaluation.
 
     Attributes:
@@ -47,8 +49,6 @@ class RunInfo(BaseModel):
         record: Folder of the records; None if the episodes were not recorded.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     target: str
     environment: str | None = None
     policy: str
@@ -57,13 +57,13 @@ class RunInfo(BaseModel):
     max_steps: int
     retries: int
     success_at: float | None = None
-    openenv: str
-    began: float
+    openenv: str = __version__
+    began: float = 0.0
     seconds: float = 0.0
     record: str | None = None
 
 
-class TaskSummary(BaseModel):
+class TaskSummary(EvalModel):
     """The repeats of one task.
 
     Attributes:
@@ -72,14 +72,12 @@ class TaskSummary(BaseModel):
         success: Share of successes among its episodes that report success or failure; None if none reports.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     index: int
     returns: Sample | None
     success: Share | None
 
 
-class EvalSummary(BaseModel):
+class EvalSummary(EvalModel):
     """The summary of the episodes. Failed episodes are not part of any score.
 
     Attributes:
@@ -99,8 +97,6 @@ class EvalSummary(BaseModel):
         pass_at: pass@k, if tasks have repeats that report success, for k = 2, 4, 8, ... and all repeats; pass@1 is
             `success`.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     planned: int
     played: int
@@ -122,7 +118,7 @@ class EvalSummary(BaseModel):
         return sum(sum(counts.values()) for counts in self.failures.values())
 
 
-class EvalReport(BaseModel):
+class EvalReport(EvalModel):
     """The report of an evaluation, which `openenv eval --json` prints and `--output` writes.
 
     Attributes:
@@ -131,8 +127,6 @@ class EvalReport(BaseModel):
         interrupted: Whether the run stopped before all episodes were played.
         about, summary, episodes: Settings, results, and the result of each case.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     openenv_result: Literal["eval"] = "eval"
     version: Literal[1] = 1

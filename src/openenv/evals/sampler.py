@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterator, Sized
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import NoReturn, Self
 
 from ..errors import InvalidArgument, TaskTaken, UsageError
-from .sampler_journal import SamplingPlan, TaskEvent, TaskJournal
+from .sampler_journal import SamplingPlan, TaskJournal, TaskKey
 
 __all__ = ["Epoch", "SampledTask", "TaskSampler"]
 
@@ -87,6 +88,7 @@ class Epoch:
         self.left += (before == _DONE) - (standing == _DONE)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class SampledTask:
     """A task that no other session gets. Its `with` block finishes it, or gives it back if the block raises::
 
@@ -103,15 +105,12 @@ class SampledTask:
         seed: Seed of the episode: the same for all repeats of a task in an epoch, and another one in each epoch.
     """
 
-    __slots__ = ("_sampler", "epoch", "index", "repeat", "seed", "split")
-
-    def __init__(self, sampler: TaskSampler, split: str, index: int, epoch: int, repeat: int, seed: int):
-        self._sampler = sampler
-        self.split = split
-        self.index = index
-        self.epoch = epoch
-        self.repeat = repeat
-        self.seed = seed
+    _sampler: TaskSampler
+    split: str
+    index: int
+    epoch: int
+    repeat: int
+    seed: int
 
     def __repr__(self) -> str:
         return f"<task {self.index} of {self.split!r}, epoch {self.epoch}, repeat {self.repeat}>"
@@ -142,9 +141,6 @@ class SampledTask:
             self.finish()
         else:
             self.give_back()
-
-
-_Key = tuple[int, int, int]
 
 
 class TaskSampler:
@@ -206,7 +202,7 @@ class TaskSampler:
         self._lock = Lock()
         self._epochs: dict[int, Epoch] = {}
         self._begun = 0
-        self._held: dict[_Key, SampledTask] = {}
+        self._held: dict[TaskKey, SampledTask] = {}
         self._journal = None if journal is None else TaskJournal(Path(journal), self._plan, sync)
         if self._journal is not None:
             try:
@@ -352,53 +348,53 @@ class TaskSampler:
         task = self._held[key] = SampledTask(self, self._plan.split, index, epoch.number, repeat, seed)
         return task
 
-    def _key_of(self, task: SampledTask, what: str) -> _Key:
+    def _key_of(self, task: SampledTask, what: str) -> TaskKey:
         self._check()
         if not self.is_taken(task):
             raise TaskTaken(f"{task!r} cannot be {what}: it was finished or given back before")
         return task.epoch, task.index, task.repeat
 
-    def _finish(self, key: _Key) -> None:
+    def _finish(self, key: TaskKey) -> None:
         number, index, repeat = key
         epoch = self._epochs[number]
         epoch.finish(index, repeat)
         if not epoch.left:
             del self._epochs[number]
 
-    def _note(self, event: str, key: _Key) -> None:
+    def _note(self, event: str, key: TaskKey) -> None:
         if self._journal is not None:
-            self._journal.write(TaskEvent(event, *key))
+            self._journal.write(event, key)
 
     # Called after a restart.
 
     def _resume(self, journal: TaskJournal) -> None:
-        taken: set[_Key] = set()
-        for number, entry in journal.recorded():
-            fault = self._replay(entry, taken)
+        taken: set[TaskKey] = set()
+        for number, event, key in journal.recorded():
+            fault = self._replay(event, key, taken)
             if fault:
-                raise journal.damaged(number, f"says that task {entry.index} of epoch {entry.epoch} was {fault}")
+                raise journal.damaged(number, f"says that task {key[1]} of epoch {key[0]} was {fault}")
         for key in sorted(taken, reverse=True):
             self._note("returned", key)
             self._epochs[key[0]].give_back(*key[1:])
 
-    def _replay(self, entry: TaskEvent, taken: set[_Key]) -> str | None:
+    def _replay(self, event: str, key: TaskKey, taken: set[TaskKey]) -> str | None:
         """Replays an event of the journal. Returns the error text, or None."""
-        key = entry.key
+        number, index, repeat = key
         epoch = None
-        if entry.index < self._plan.size and entry.repeat < self._plan.repeats:
-            epoch = self._next() if entry.epoch == self._begun else self._epochs.get(entry.epoch)
-        if epoch is None or not epoch.has(entry.index):
-            return f"{entry.event}, which is not this shard's, or before its turn, or done"
-        if entry.event == "taken":
-            if not epoch.take_place(entry.index, entry.repeat):
+        if index < self._plan.size and repeat < self._plan.repeats:
+            epoch = self._next() if number == self._begun else self._epochs.get(number)
+        if epoch is None or not epoch.has(index):
+            return f"{event}, which is not this shard's, or before its turn, or done"
+        if event == "taken":
+            if not epoch.take_place(index, repeat):
                 return "taken twice"
             taken.add(key)
             return None
         if key not in taken:
-            return f"{entry.event} without being taken first"
+            return f"{event} without being taken first"
         taken.remove(key)
-        if entry.event == "finished":
+        if event == "finished":
             self._finish(key)
         else:
-            epoch.give_back(entry.index, entry.repeat)
+            epoch.give_back(index, repeat)
         return None

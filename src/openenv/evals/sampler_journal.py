@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from ..errors import InvalidArgument, JournalInUse, JournalMismatch, OpenEnvError
 
@@ -75,30 +74,13 @@ class SamplingPlan:
         words = f"{self.seed}/{self.split}/{epoch}/{index}".encode()
         return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest()) >> (64 - _SEED_BITS)
 
-    def facts(self) -> dict[str, Any]:
-        """The plan as the first line of a journal."""
-        return asdict(self)
-
 
 EVENTS = ("taken", "finished", "returned")
 _KIND, _VERSION = "openenv.sampler", 1
 _MARK = b'{"journal": "openenv.sampler", '
 _open: weakref.WeakSet[TaskJournal] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class TaskEvent:
-    """An event of a task: one of `EVENTS`."""
-
-    event: str
-    epoch: int
-    index: int
-    repeat: int
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """The task's epoch, index and repeat."""
-        return self.epoch, self.index, self.repeat
+TaskKey = tuple[int, int, int]
+"""The epoch, index and repeat of a task."""
 
 
 class TaskJournal:
@@ -142,8 +124,8 @@ class TaskJournal:
             raise
         _open.add(self)
 
-    def recorded(self) -> Iterator[tuple[int, TaskEvent]]:
-        """Yields the events that the file had when it was opened, with their line numbers. Call it once.
+    def recorded(self) -> Iterator[tuple[int, str, TaskKey]]:
+        """Yields the events that the file had when it was opened: line number, event and task. Call it once.
 
         Raises:
             JournalMismatch: A line is not an event.
@@ -152,25 +134,25 @@ class TaskJournal:
         for number, line in enumerate(io.BytesIO(text), 2):
             try:
                 said = json.loads(line)
-                entry = TaskEvent(said["event"], said["epoch"], said["index"], said["repeat"])
+                event, key = said["event"], (said["epoch"], said["index"], said["repeat"])
             except (ValueError, TypeError, KeyError):
                 raise self._foreign(number) from None
-            if entry.event not in EVENTS or not all(type(part) is int and part >= 0 for part in entry.key):
+            if event not in EVENTS or not all(type(part) is int and part >= 0 for part in key):
                 raise self._foreign(number)
-            yield number, entry
+            yield number, event, key
 
     def damaged(self, number: int, why: str) -> JournalMismatch:
         """The error for an impossible line."""
         return JournalMismatch(f"{self.path}, line {number}, {why}: restore the file, or begin another (journal=)")
 
-    def write(self, entry: TaskEvent) -> None:
-        """Appends a line.
+    def write(self, event: str, key: TaskKey) -> None:
+        """Appends an event, one of `EVENTS`, of a task.
 
         Raises:
             OpenEnvError: The disk is full; no part of the line is left in the file.
         """
-        epoch, index, repeat = entry.key
-        self._append(f'{{"event": "{entry.event}", "epoch": {epoch}, "index": {index}, "repeat": {repeat}}}\n')
+        epoch, index, repeat = key
+        self._append(f'{{"event": "{event}", "epoch": {epoch}, "index": {index}, "repeat": {repeat}}}\n')
 
     def close(self) -> None:
         """Closes and unlocks the file. May be called repeatedly."""
@@ -196,7 +178,7 @@ class TaskJournal:
         if self._end < len(text):  # cut off by the end of its process or machine
             os.ftruncate(self._file, self._end)
         if not whole:
-            self._append(json.dumps({"journal": _KIND, **_facts(plan)}) + "\n")
+            self._append(json.dumps({"journal": _KIND, "version": _VERSION, **asdict(plan)}) + "\n")
             if self._sync:  # a new file's name is on the disk only after a sync of its folder
                 folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 try:
@@ -213,7 +195,7 @@ class TaskJournal:
             known = False
         if not known:
             raise self._foreign(1)
-        wanted = _facts(plan)
+        wanted = {"version": _VERSION, **asdict(plan)}
         different = [
             f"{name} {head.get(name)!r}, not {wanted[name]!r}" for name in wanted if head.get(name) != wanted[name]
         ]
@@ -224,7 +206,7 @@ class TaskJournal:
             )
 
     def _foreign(self, number: int) -> JournalMismatch:
-        return self.damaged(number, "is no line of a sampler's journal")
+        return self.damaged(number, "is not a line of a sampler's journal")
 
     def _append(self, line: str) -> None:
         data = line.encode()
@@ -239,10 +221,6 @@ class TaskJournal:
                 os.ftruncate(self._file, self._end)
             raise OpenEnvError(f"the journal {self.path} cannot be written: {error.strerror}") from error
         self._end += len(data)
-
-
-def _facts(plan: SamplingPlan) -> dict[str, Any]:
-    return {"version": _VERSION, **plan.facts()}
 
 
 def _close_in_child() -> None:

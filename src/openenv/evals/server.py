@@ -133,8 +133,3 @@ class LocalEvalServer(ServedTarget):
             task.cancel()
             await asyncio.wait({task})
         return task.result()
-
-
-def is_address(target: str) -> bool:
-    """Whether a target is the address of a server: a URL, or host:port."""
-    return "://" in target or target.rpartition(":")[2].isdigit()

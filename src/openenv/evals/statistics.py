@@ -27,7 +27,13 @@ LEVEL = 0.95
 _quantile = lru_cache(t_quantile)
 
 
-class Sample(BaseModel):
+class EvalModel(BaseModel):
+    """A part of a report. Fields that are not declared are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Sample(EvalModel):
     """Summary of a sample.
 
     Attributes:
@@ -36,7 +42,7 @@ class Sample(BaseModel):
         low, high: Confidence interval of the mean, 95 % (Student's t, clustered); None for one value.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     count: int
     mean: float
@@ -48,7 +54,7 @@ class Sample(BaseModel):
     most: float
 
 
-class Share(BaseModel):
+class Share(EvalModel):
     """The share of hits in a sample.
 
     Attributes:
@@ -58,7 +64,7 @@ class Share(BaseModel):
         low, high: Confidence interval of the share, 95 % (Wilson's, clustered).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     count: int
     hits: int
@@ -67,7 +73,7 @@ class Share(BaseModel):
     high: float
 
 
-class PassAtK(BaseModel):
+class PassAtK(EvalModel):
     """The chance that at least one of `k` episodes of a task succeeds, as a mean over tasks.
 
     Attributes:
@@ -77,7 +83,7 @@ class PassAtK(BaseModel):
         low, high: Confidence interval of the mean over tasks, 95 %; None for one task.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     k: int
     tasks: int

@@ -9,7 +9,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -18,7 +18,7 @@ from .._asyncio import BackgroundLoop, shared_loop
 from .._backoff import Backoff, system_random
 from ..errors import MissingExtra, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from ..settings import is_loopback_for_secrets
-from .client import LLMClient
+from .client import LLMClient, LLMResponse, function_of
 
 if TYPE_CHECKING:
     import httpx
@@ -123,40 +123,6 @@ class ModelReply:
     content: Any
 
 
-class Sender(Protocol):
-    """Sends requests over pooled connections. Belongs to one event loop."""
-
-    async def post(self, path: str, body: dict[str, Any]) -> ModelReply:
-        """Sends JSON. Raises `ModelUnavailable` if the server does not answer."""
-
-    async def close(self) -> None:
-        """Closes its connections."""
-
-
-def make_sender(address: Address, sdk: bool | None) -> Sender:
-    """The sender for an address.
-
-    Args:
-        address: Destination of requests.
-        sdk: Whether to use the vendor's SDK; None to use it if it is installed.
-
-    Raises:
-        MissingExtra: httpx is not installed.
-        UsageError: `sdk` is true and the SDK is not installed.
-    """
-    if sdk is False:
-        return HttpxSender(address)
-    try:
-        module = importlib.import_module(address.sdk)
-    except ImportError as error:
-        if sdk is None:
-            return HttpxSender(address)
-        raise UsageError(
-            f"sdk=True needs the package {address.sdk}: pip install {address.sdk}, or leave it out to send with httpx"
-        ) from error
-    return SDKSender(address, module)
-
-
 class HttpxSender:
     """Sends requests with httpx."""
 
@@ -176,6 +142,7 @@ class HttpxSender:
         )
 
     async def post(self, path: str, body: dict[str, Any]) -> ModelReply:
+        """Sends JSON. Raises `ModelUnavailable` if the server does not answer."""
         url = self._address.root + path
         try:
             async with self._client.stream("POST", url, json=body) as response:
@@ -209,6 +176,7 @@ class SDKSender:
         )
 
     async def post(self, path: str, body: dict[str, Any]) -> ModelReply:
+        """Sends JSON. Raises `ModelUnavailable` if the server does not answer."""
         try:
             return ModelReply(200, {}, await self._client.post(path, cast_to=str, body=body))
         except self._module.APIStatusError as error:
@@ -218,6 +186,34 @@ class SDKSender:
 
     async def close(self) -> None:
         await self._client.close()
+
+
+Sender = HttpxSender | SDKSender
+"""Sends requests over pooled connections. Belongs to one event loop."""
+
+
+def make_sender(address: Address, sdk: bool | None) -> Sender:
+    """The sender for an address.
+
+    Args:
+        address: Destination of requests.
+        sdk: Whether to use the vendor's SDK; None to use it if it is installed.
+
+    Raises:
+        MissingExtra: httpx is not installed.
+        UsageError: `sdk` is true and the SDK is not installed.
+    """
+    if sdk is False:
+        return HttpxSender(address)
+    try:
+        module = importlib.import_module(address.sdk)
+    except ImportError as error:
+        if sdk is None:
+            return HttpxSender(address)
+        raise UsageError(
+            f"sdk=True needs the package {address.sdk}: pip install {address.sdk}, or leave it out to send with httpx"
+        ) from error
+    return SDKSender(address, module)
 
 
 def _unreachable(address: Address, error: BaseException) -> ModelUnavailable:
@@ -286,9 +282,39 @@ class ServedModel(LLMClient):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_home": None, "_sender": None}
 
+    async def complete(self, prompt: str, **kwargs: Any) -> str:
+        """Sends a prompt and returns the text of the answer.
+
+        Args:
+            prompt: The user's message.
+            kwargs: `temperature`, `max_tokens`, and other fields of the API.
+
+        Raises:
+            ModelFailed: The server refused the request, or its answer is invalid.
+            ModelUnavailable: The server cannot be reached or is overloaded; `ModelTimeout` after `timeout_s`.
+            MissingExtra: httpx is not installed.
+        """
+        return (await self._response([{"role": "user", "content": prompt}], kwargs)).content
+
+    async def complete_with_tools(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **kwargs: Any
+    ) -> LLMResponse:
+        """Sends a conversation with tools; see `LLMClient`. Raises the errors of `complete`."""
+        if tools:
+            kwargs["tools"] = [self._tool(function_of(tool)) for tool in tools]
+        return await self._response(messages, kwargs)
+
     @abstractmethod
     def _address(self) -> Address:
         """The destination of this client's requests."""
+
+    @abstractmethod
+    def _tool(self, function: dict[str, Any]) -> dict[str, Any]:
+        """A function description of the OpenAI API in the form of this client's API."""
+
+    @abstractmethod
+    async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
+        """Sends a conversation in the form of the OpenAI API."""
 
     async def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Sends a request and returns the JSON object in the answer."""

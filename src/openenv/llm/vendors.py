@@ -7,7 +7,7 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from .client import LLMClient, LLMResponse, ToolCall, blocks_of, function_of
+from .client import LLMClient, LLMResponse, ToolCall, blocks_of
 from .service import Address, ServedModel
 
 
@@ -64,31 +64,10 @@ class OpenAIClient(ServedModel):
             sdk=sdk,
         )
 
-    async def complete(self, prompt: str, **kwargs: Any) -> str:
-        """Sends a prompt and returns the text of the answer.
+    def _tool(self, function: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "function", "function": function}
 
-        Args:
-            prompt: The user's message.
-            kwargs: `temperature`, `max_tokens`, and other fields of the API.
-
-        Raises:
-            ModelFailed: The server refused the request, or its answer is invalid.
-            ModelUnavailable: The server cannot be reached or is overloaded; `ModelTimeout` after `timeout_s`.
-            MissingExtra: httpx is not installed.
-        """
-        return _text(await self._message([{"role": "user", "content": prompt}], kwargs))
-
-    async def complete_with_tools(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **kwargs: Any
-    ) -> LLMResponse:
-        """Sends a conversation with tools; see `LLMClient`. Raises the errors of `complete`."""
-        if tools:
-            kwargs["tools"] = [{"type": "function", "function": function_of(tool)} for tool in tools]
-        message = await self._message(messages, kwargs)
-        calls = message.get("tool_calls") or []
-        return LLMResponse(_text(message), [self._tool_call(call) for call in calls])
-
-    async def _message(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> dict[str, Any]:
+    async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
         settings = {"temperature": self.temperature, "max_tokens": self.max_tokens, **kwargs}
         if self.use_max_completion_tokens:
             settings.pop("temperature")
@@ -102,7 +81,8 @@ class OpenAIClient(ServedModel):
             message = None
         if not isinstance(message, dict):
             raise self._garbage("no chat completion", answer)
-        return message
+        calls = message.get("tool_calls") or []
+        return LLMResponse(_text(message), [self._tool_call(call) for call in calls])
 
     def _tool_call(self, call: Any) -> ToolCall:
         try:
@@ -150,31 +130,12 @@ class AnthropicClient(ServedModel):
         ValueError: The endpoint is not a URL, or has another port.
     """
 
-    async def complete(self, prompt: str, **kwargs: Any) -> str:
-        """Sends a prompt and returns the text of the answer.
-
-        Args:
-            prompt: The user's message.
-            kwargs: `temperature`, `max_tokens`, and other fields of the API.
-
-        Raises:
-            ModelFailed: The server refused the request, or its answer is invalid.
-            ModelUnavailable: The server cannot be reached or is overloaded; `ModelTimeout` after `timeout_s`.
-            MissingExtra: httpx is not installed.
-        """
-        return (await self._response([{"role": "user", "content": prompt}], kwargs)).content
-
-    async def complete_with_tools(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **kwargs: Any
-    ) -> LLMResponse:
-        """Sends a conversation with tools; see `LLMClient`. Raises the errors of `complete`."""
-        if tools:
-            functions = map(function_of, tools)
-            kwargs["tools"] = [
-                {"name": f["name"], "description": f["description"], "input_schema": f["parameters"]}
-                for f in functions
-            ]
-        return await self._response(messages, kwargs)
+    def _tool(self, function: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "name": function["name"],
+            "description": function["description"],
+            "input_schema": function["parameters"],
+        }
 
     async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
         system, turns = blocks_of(messages)
