@@ -11,6 +11,7 @@ import pytest
 from openenv.server.workers.pipe import MessageKind
 from openenv.server.workers.process import WorkerPhase, WorkerProcess
 from openenv.server.workers.table import BEAT, DRIFT, KEY, WorkerTable
+from openenv.settings import ServerSettings
 
 from .whereabouts import eventually, opened
 
@@ -30,7 +31,8 @@ def table():
 @pytest.fixture
 def worker(table):
     command = [sys.executable, "-c", IDLE]
-    worker = WorkerProcess(lambda pipe, *_: [*command, str(pipe)], table, table.descriptor, table.row(0), 60.0, 1.0)
+    settings = ServerSettings(worker_start_s=60.0, worker_silence_s=1.0)
+    worker = WorkerProcess(lambda pipe, *_: [*command, str(pipe)], table, table.descriptor, table.row(0), settings)
     yield worker
     worker.kill("is not needed any more")
     if worker.pipe.fileno() != -1:

@@ -66,6 +66,12 @@ def can_pass_sockets() -> bool:
     return all(hasattr(module, name) for module, name in needed)
 
 
+def close_all(descriptors: Iterable[int]) -> None:
+    """Closes sockets."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 class Pipe:
     """One end of the pipe between the parent and a worker. Never waits."""
 
@@ -99,9 +105,7 @@ class Pipe:
     def flush(self) -> None:
         """Sends waiting messages until the pipe is full."""
         while self._outbox and self._send(*self._outbox[0]):
-            _, sockets = self._outbox.popleft()
-            for descriptor in sockets:
-                os.close(descriptor)
+            close_all(self._outbox.popleft()[1])
 
     def receive(self) -> PipeMessage | None:
         """The next message; None if none has arrived. The caller owns its sockets."""
@@ -120,8 +124,7 @@ class Pipe:
     def close(self) -> None:
         """Closes this end, and the sockets that were not sent."""
         for _, sockets in self._outbox:
-            for descriptor in sockets:
-                os.close(descriptor)
+            close_all(sockets)
         self._outbox.clear()
         self._end.close()
 

@@ -7,7 +7,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..._backoff import Backoff
 from ...errors import LaunchFailed, OpenEnvError, UsageError
@@ -82,35 +82,33 @@ class WorkerSlot:
     restart_at: float | None = None
 
 
+@dataclass(eq=False)
 class WorkerPool:
     """Keeps the number of workers in the settings running.
 
-    Args:
+    Attributes:
         settings: The settings of the server.
         command: Makes the command line of a worker.
         started: Called with each worker process that was started.
         ended: Called with each worker process that has ended, before its pipe is closed.
-
-    Attributes:
         workers: All worker processes.
         complete: Whether all workers have been ready once.
         failure: Why the server cannot continue.
         table: The table that the workers share.
     """
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        command: WorkerCommand,
-        started: Callable[[WorkerProcess], None],
-        ended: Callable[[WorkerProcess], None],
-    ):
-        self.workers: list[WorkerProcess] = []
-        self.complete = False
-        self.failure: OpenEnvError | None = None
-        self._settings = settings
-        self._command = command
-        self._started, self._ended = started, ended
+    settings: ServerSettings
+    command: WorkerCommand
+    started: Callable[[WorkerProcess], None]
+    ended: Callable[[WorkerProcess], None]
+    workers: list[WorkerProcess] = field(default_factory=list)
+    complete: bool = False
+    failure: OpenEnvError | None = None
+    _to_replace: deque[WorkerSlot] = field(default_factory=deque)
+    _ending: bool = False
+
+    def __post_init__(self) -> None:
+        settings = self.settings
         self._slots = [WorkerSlot() for _ in range(settings.workers)]
         # Most processes: old workers keep their sessions during a replacement, and dead ones are restarted meanwhile.
         self._most = 2 * settings.workers
@@ -119,9 +117,7 @@ class WorkerPool:
         self._metrics = SharedMetrics(3 * settings.workers)
         self._metrics.host()
         self._free_rows = deque(self.table.row(index) for index in range(len(self.table)))
-        self._to_replace: deque[WorkerSlot] = deque()
         self._policy = RestartPolicy(settings.worker_restarts)
-        self._ending = False
 
     @property
     def taking(self) -> list[WorkerProcess]:
@@ -167,7 +163,7 @@ class WorkerPool:
             slot.restart_at = None
             old, slot.worker = slot.worker, worker
             if old is not None:
-                self._leave(old, MessageKind.RETIRE, self._settings.grace_s)
+                self._leave(old, MessageKind.RETIRE, self.settings.grace_s)
         self.complete = self.complete or len(self.taking) == len(self._slots)
 
     def replace_all(self) -> None:
@@ -235,7 +231,7 @@ class WorkerPool:
         """Seconds until `turn` is due."""
         times = [worker.deadline for worker in self.workers if worker.deadline is not None]
         times += [slot.restart_at for slot in self._slots if slot.restart_at is not None]
-        return min([max(0.0, time - now) for time in times] + [min(LOOK_S, self._settings.worker_silence_s / 4)])
+        return min([max(0.0, time - now) for time in times] + [min(LOOK_S, self.settings.worker_silence_s / 4)])
 
     def reap(self) -> None:
         """Handles workers that have ended."""
@@ -243,7 +239,7 @@ class WorkerPool:
         for worker in gone:
             self.workers.remove(worker)
             worker.phase = WorkerPhase.GONE  # before its connections are handed to another worker
-            self._ended(worker)
+            self.ended(worker)
             worker.row.clear()
             self._metrics.fold(worker.row.index)
             self._free_rows.append(worker.row)
@@ -278,13 +274,11 @@ class WorkerPool:
             logger.error("no new worker could be started: %s; the old workers continue", error.strerror or error)
 
     def _start(self) -> WorkerProcess:
-        settings = self._settings
         row = self._free_rows[0]
-        metrics, silence_s = self._metrics.descriptor, settings.worker_silence_s
-        worker = WorkerProcess(self._command, self.table, metrics, row, settings.worker_start_s, silence_s)
+        worker = WorkerProcess(self.command, self.table, self._metrics.descriptor, row, self.settings)
         self._free_rows.popleft()
         self.workers.append(worker)
-        self._started(worker)
+        self.started(worker)
         return worker
 
     def _leave(self, worker: WorkerProcess, kind: MessageKind, grace_s: float) -> None:
@@ -315,7 +309,7 @@ class WorkerPool:
         now = time.monotonic()
         pause = self._policy.died(now, lived_s)
         if pause is None:
-            most = f"more than {self._settings.worker_restarts} times within a minute (worker_restarts)"
+            most = f"more than {self.settings.worker_restarts} times within a minute (worker_restarts)"
             self._fail(LaunchFailed(f"worker processes died {most}; the last one, worker {what}: see its output"))
             return
         logger.warning("worker %s: a new one starts in %g s", what, pause)

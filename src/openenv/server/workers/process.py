@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 import subprocess
@@ -11,7 +10,8 @@ from collections.abc import Callable
 from enum import Enum
 from types import FrameType
 
-from .pipe import MessageKind, Pipe, PipeMessage
+from ...settings import ServerSettings
+from .pipe import MessageKind, Pipe, PipeMessage, close_all
 from .table import BEAT, DECIDED, DRIFT, KEY, WorkerRow, WorkerTable
 
 
@@ -66,8 +66,7 @@ class WorkerProcess:
         table: The shared table.
         metrics: Descriptor of the shared metrics.
         row: A free row, for this worker.
-        start_s: Seconds within which it must become ready.
-        silence_s: Seconds that it may be silent after that.
+        settings: Seconds within which it must become ready, and that it may be silent after that.
 
     Attributes:
         phase: Starting, serving, leaving, or ended.
@@ -78,21 +77,15 @@ class WorkerProcess:
     """
 
     def __init__(
-        self,
-        command: WorkerCommand,
-        table: WorkerTable,
-        metrics: int,
-        row: WorkerRow,
-        start_s: float,
-        silence_s: float,
+        self, command: WorkerCommand, table: WorkerTable, metrics: int, row: WorkerRow, settings: ServerSettings
     ):
         self.row = row
         self.key = secrets.randbits(62) or 1
         self.phase = WorkerPhase.STARTING
         self.complaint: str | None = None
         self.ready_at: float | None = None
-        self.deadline: float | None = time.monotonic() + start_s
-        self._silence_s = silence_s
+        self.deadline: float | None = time.monotonic() + settings.worker_start_s
+        self._silence_s = settings.worker_silence_s
         self._handed = 0
         self._killed_for: str | None = None
         row.set(KEY, self.key)
@@ -193,8 +186,7 @@ class WorkerProcess:
         """Waits until the killed process has ended."""
         self._process.wait()
         for message in self.unread_messages():
-            for descriptor in message.sockets:
-                os.close(descriptor)
+            close_all(message.sockets)
 
     def unread_messages(self) -> list[PipeMessage]:
         """Call it after its death: the messages that it has not read. Another worker can take their sockets."""

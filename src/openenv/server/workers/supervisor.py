@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import selectors
 import signal
 import socket
@@ -15,7 +14,7 @@ from itertools import takewhile
 from typing import Any, Self
 
 from ...settings import ServerSettings
-from .pipe import EXHAUSTED_S, KEY_BYTES, MOST_SOCKETS, UNDECIDED_S, MessageKind, PipeMessage
+from .pipe import EXHAUSTED_S, KEY_BYTES, MOST_SOCKETS, UNDECIDED_S, MessageKind, PipeMessage, close_all
 from .pool import WorkerPool
 from .process import WorkerCommand, WorkerProcess, ignore_signal
 
@@ -119,16 +118,15 @@ class Acceptor:
     def close(self) -> None:
         """Stops accepting, and closes waiting connections."""
         self._listener.close()
-        while self._waiting:
-            os.close(self._waiting.popleft()[0])
+        close_all(descriptor for descriptor, _ in self._waiting)
+        self._waiting.clear()
 
     def _send(self, worker: WorkerProcess, share: list[tuple[int, float]]) -> bool:
         descriptors = [descriptor for descriptor, _ in share]
         if share and not worker.hand(descriptors):
             self._waiting.extendleft(reversed(share))
             return False
-        for descriptor in descriptors:
-            os.close(descriptor)
+        close_all(descriptors)
         share.clear()
         return True
 
@@ -285,8 +283,7 @@ class Supervisor:
             elif message.kind is MessageKind.CONNECTIONS:
                 self._acceptor.take_back(message.sockets)
             else:
-                for descriptor in message.sockets:
-                    os.close(descriptor)
+                close_all(message.sockets)
 
     def _on_connections(self, _: int) -> None:
         try:

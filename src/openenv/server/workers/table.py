@@ -7,6 +7,7 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass
 
 from ...errors import UsageError
 from ...runtime.admission import SlotOutcome
@@ -302,62 +303,59 @@ class WorkerLoad:
         self._row.add(DRIFT, -1)
 
 
+@dataclass(eq=False)
 class SharedSlots:
     """Slots counted in the table that all workers share (see `runtime.admission.Slots`).
 
     A hanging worker that has the first newcomer blocks the newcomers of all workers until the parent replaces it.
 
     Args:
-        table: The shared table.
         index: This worker's row.
+
+    Attributes:
+        table: The shared table.
         limit: Number of slots, shared by all workers.
         load: Counts the sessions that open and close here.
         freed: Called with the rows of other workers that may admit newcomers now.
         per_key: Most slots that one API key may take; None for no limit.
     """
 
-    def __init__(
-        self,
-        table: WorkerTable,
-        index: int,
-        limit: int,
-        load: WorkerLoad,
-        freed: Callable[[list[int]], None],
-        per_key: int | None = None,
-    ):
-        self.limit = limit
-        self.per_key = per_key
-        self.on_free: Callable[[], None] | None = None
-        self._table = table
-        self._row = table.row(index)
-        self._load = load
-        self._freed = freed
+    table: WorkerTable
+    index: InitVar[int]
+    limit: int
+    load: WorkerLoad
+    freed: Callable[[list[int]], None]
+    per_key: int | None = None
+    on_free: Callable[[], None] | None = None
+
+    def __post_init__(self, index: int) -> None:
+        self._row = self.table.row(index)
 
     @property
     def held(self) -> int:
-        return self._table.total(HELD)
+        return self.table.total(HELD)
 
     @property
     def leaving(self) -> int:
-        return self._table.total(LEAVING)
+        return self.table.total(LEAVING)
 
     @property
     def waiting(self) -> int:
-        return self._table.total(WAITING)
+        return self.table.total(WAITING)
 
     @property
     def stuck(self) -> int:
-        return self._table.total(STUCK)
+        return self.table.total(STUCK)
 
     def add_stuck(self, change: int) -> None:
         self._row.add(STUCK, change)
 
     def note_request(self) -> None:
-        self._load.note_request()
+        self.load.note_request()
 
     def take(self, since_ns: int, holder: int = 0) -> SlotOutcome:
         counted = self._counted(holder)
-        table = self._table
+        table = self.table
         with table:
             others = table.times()
             others[self._row.index] = 0  # its own row is out of date while it admits newcomers
@@ -369,7 +367,7 @@ class SharedSlots:
                     return _NONE_FOR_KEY
                 self._row.add_share(holder, 1)
             self._row.add(HELD, 1)
-        self._load.opened()
+        self.load.opened()
         return _TAKEN
 
     def leave(self) -> None:
@@ -377,18 +375,18 @@ class SharedSlots:
 
     def give(self, holder: int = 0) -> None:
         counted = self._counted(holder)
-        table = self._table
+        table = self.table
         with table:
             self._row.add(LEAVING, -1)
             self._row.add(HELD, -1)
             if counted:
                 self._row.add_share(holder, -1)
             waiting = [table.first, *(table.aside if counted else ())]
-        self._load.closed()
+        self.load.closed()
         self._wake(waiting)
 
     def expect(self, waiting: int, since_ns: int, aside: int) -> bool:
-        table, row = self._table, self._row
+        table, row = self.table, self._row
         with table:
             before = table.first
             row.set(WAITING, waiting)
@@ -404,15 +402,15 @@ class SharedSlots:
         """Whether that key has a limit of sessions."""
         if self.per_key is None or not holder:
             return False
-        if holder > self._table.holders:
-            counts = f"max_sessions_per_key counts sessions of {self._table.holders} API keys; this is key {holder}"
+        if holder > self.table.holders:
+            counts = f"max_sessions_per_key counts sessions of {self.table.holders} API keys; this is key {holder}"
             raise UsageError(f"{counts}: set OPENENV_API_KEYS to all keys in the process that starts the server")
         return True
 
     def _wake(self, rows: list[int | None]) -> None:
         others = {row for row in rows if row is not None and row != self._row.index}
         if others:
-            self._freed(sorted(others))
+            self.freed(sorted(others))
 
 
 # Looking a member up on its Enum class costs more than the rest.
