@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 C = TypeVar("C")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CallQueue(Generic[C]):
     """Gives a session one call at a time. The base class of users of a session.
 
     A subclass begins a call in `_begin`, and calls `_end` when the call has ended. If a call ends before `_begin`
     returns, the next one begins in the loop of `_advance` and not deeper in the stack.
 
-    Args:
-        running: The first call, usually the opening of the session. Later calls wait for it.
-
     Attributes:
-        running: The call that executes; None if no call does.
+        running: The call that executes; None if no call does. A subclass may begin with one, usually the opening of
+            the session, for which later calls wait.
     """
 
-    __slots__ = ("_advancing", "_waiting", "running")
-
-    def __init__(self, running: C | None = None) -> None:
-        self.running = running
-        self._waiting: deque[C] | tuple[()] = ()  # made when needed: an empty deque has 600 bytes
-        self._advancing = False
+    running: C | None = field(default=None, init=False)
+    _waiting: deque[C] | tuple[()] = field(default=(), init=False)  # made when needed: an empty deque has 600 bytes
+    _advancing: bool = field(default=False, init=False)
 
     def _begin(self, call: C) -> None:
         """Begins the call, which is now `running`."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from secrets import compare_digest
+from secrets import compare_digest, token_urlsafe
 from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Raw
@@ -292,7 +292,7 @@ class SessionTable:
 
     def _begin(self, message: messages.OpenOp | messages.ForkOp, asker: Asker, origin: Origin | None = None) -> None:
         """Opens a session. With an origin, it begins with the state of the origin's session."""
-        v2_session = V2Session(self, asker, message.token)
+        v2_session = V2Session(self, asker, message.token or token_urlsafe(16))
         opened: OnOpened = v2_session.opened
         if self.trail is not None:
             opened = self.trail.opening(lambda: v2_session.session.id, name_of(asker), opened)

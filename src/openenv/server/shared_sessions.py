@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Cancelled, OpenEnvError, SessionLost, StepTimeout, TooManyCalls, Unauthorized, UnknownSession
@@ -28,19 +29,17 @@ CLOSING_S = 5.0
 _ENDED = (SessionState.CLOSING, SessionState.GONE)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingCall:
     """One call, from its request to its answer; it is answered once.
 
-    Args:
+    Attributes:
         start: Begins it.
         done: Called at its end; None after that, and when no caller waits for it.
     """
 
-    __slots__ = ("done", "start")
-
-    def __init__(self, start: StartCall, done: Done):
-        self.start = start
-        self.done: Done | None = done
+    start: StartCall
+    done: Done | None
 
     def answer(self, result: Any, error: BaseException | None) -> None:
         done, self.done = self.done, None
@@ -48,49 +47,36 @@ class PendingCall:
             done(result, error)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class SharedSession(CallQueue[PendingCall]):
     """One session with several users: one call at a time, in the order of the requests.
 
-    Args:
-        session: The open session.
+    Attributes:
+        session: The open session. Outside of a call, only read it.
         max_waiting: Calls that may wait for their turn.
         on_departed: Called once, when it has ended.
-
-    Attributes:
         id: Its id.
         token: Lets a client use the session without the key that opened it.
-        session: The session. Outside of a call, only read it.
         departed: The reason of its end; None while it is open.
         lives: When each attached connection last sent something.
         on_lost: Called once each, if another client or the server ended it.
         page: The episode for the web UI (`page.episode.PageEpisode`); None unless the UI uses the session.
     """
 
-    __slots__ = (
-        "_holder",
-        "_max_waiting",
-        "_on_departed",
-        "departed",
-        "id",
-        "lives",
-        "on_lost",
-        "page",
-        "session",
-        "token",
-    )
+    session: Session
+    max_waiting: int
+    on_departed: Callable[[SharedSession], None]
+    id: str = field(init=False)
+    token: str = field(init=False)
+    departed: str | None = None
+    lives: list[LastSeen] = field(default_factory=list)
+    on_lost: list[Callable[[OpenEnvError], None]] = field(default_factory=list)
+    page: Any = None
+    _holder: int = field(init=False)
 
-    def __init__(self, session: Session, max_waiting: int, on_departed: Callable[[SharedSession], None]):
-        super().__init__()
-        self.id = session.id
+    def __post_init__(self) -> None:
+        self.id, self._holder = self.session.id, self.session.holder
         self.token = secrets.token_urlsafe(16)
-        self.session = session
-        self.departed: str | None = None
-        self.lives: list[LastSeen] = []
-        self.on_lost: list[Callable[[OpenEnvError], None]] = []
-        self.page: Any = None
-        self._on_departed = on_departed
-        self._holder = session.holder
-        self._max_waiting = max_waiting
 
     async def call(
         self, start: StartCall, timeout_s: float | None = None, encode: Callable[[Any], Any] | None = None
@@ -156,8 +142,8 @@ class SharedSession(CallQueue[PendingCall]):
             pending.answer(None, self.gone())
         elif next_:
             self._wait(pending, first=True)
-        elif len(self._waiting) >= self._max_waiting:
-            limit = f"{self._max_waiting} calls of session {self.id} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
+        elif len(self._waiting) >= self.max_waiting:
+            limit = f"{self.max_waiting} calls of session {self.id} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
             pending.answer(None, TooManyCalls(f"{limit} wait for their turn: receive replies before sending more"))
         else:
             self._wait(pending)
@@ -197,7 +183,7 @@ class SharedSession(CallQueue[PendingCall]):
             return
         self.departed = why
         self.page = None
-        self._on_departed(self)
+        self.on_departed(self)
         self.session.close()
         # Connections first: their calls are answered with that error.
         listeners, self.on_lost = self.on_lost, []

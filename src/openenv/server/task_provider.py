@@ -90,8 +90,7 @@ def ask_session(session: Session, question: TasksOp, answered: Done) -> None:
         question: The question.
         answered: Gets the answer as plain JSON values, or an error that `ask_environment` raises.
     """
-    given = {"split": question.split, "index": question.index, "start": question.start, "stop": question.stop}
-    wanted = {name: given[name] for name in ARGUMENTS[question.method]}
+    wanted = {name: getattr(question, name) for name in ARGUMENTS[question.method]}
     missing = [name for name in ("split", "index") if wanted.get(name, 0) is None]
     if missing:
         answered(None, UsageError(f"{question.method} needs {' and '.join(missing)}"))

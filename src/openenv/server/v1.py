@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._exceptions import from_signal
 from ..errors import InvalidMessage, MessageTooLarge, OpenEnvError, StepFailed
+from ..protocol.server import ServerProtocol
 from ..runtime.calls import CallQueue
 from ..runtime.executor import Done
 from ..runtime.manager import close_session
@@ -74,6 +76,7 @@ def log_error(error: OpenEnvError, session: str | None, episode: str | None, req
     logger.warning("session %.64s: %s", name, what, exc_info=error.__cause__, extra=extra)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class V1Connection(CallQueue[bytes | OpenEnvError]):
     """The server's end of one connection, from its acceptance.
 
@@ -82,52 +85,43 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
     Args:
         server: Opens the session. The channel is paused while `max_in_flight` frames, or the bytes of one message of
             the largest size, wait for the running call.
-        channel: Sends frames to the client.
-        principal: The client of the connection.
 
     Raises:
         UsageError: The manager serves another event loop.
 
     Attributes:
-        life: When the client last sent something.
+        channel: Sends frames to the client.
         principal: The client of the connection.
+        life: When the client last sent something.
     """
 
-    __slots__ = (
-        "_channel",
-        "_encode",
-        "_ended",
-        "_kept_bytes",
-        "_max_bytes",
-        "_max_in_flight",
-        "_max_reply_bytes",
-        "_paused",
-        "_protocol",
-        "_requests",
-        "_restricted",
-        "_session",
-        "life",
-        "principal",
-    )
+    server: InitVar[EnvironmentServer]
+    channel: Channel
+    principal: Principal
+    life: LastSeen = field(default_factory=LastSeen)
+    _protocol: ServerProtocol = field(init=False)
+    _session: Session = field(init=False)
+    _encode: Callable[[Any], bytes] = field(init=False)
+    _max_in_flight: int = field(init=False)
+    _max_bytes: int = field(init=False)
+    _max_reply_bytes: int = field(init=False)
+    _restricted: bool = field(init=False)
+    # Bytes of the waiting frames.
+    _kept_bytes: int = 0
+    # Requests read so far; the number serves as an id, which v1 lacks.
+    _requests: int = 0
+    _paused: bool = False
+    _ended: bool = False
 
-    def __init__(self, server: EnvironmentServer, channel: Channel, principal: Principal):
-        super().__init__(running=_NO_FRAME)
-        settings = server.settings
+    def __post_init__(self, server: EnvironmentServer) -> None:
+        self.running = _NO_FRAME
+        settings, principal = server.settings, self.principal
         self._protocol = server.protocol
-        self._channel = channel
+        self._encode = server.protocol.observation
         self._max_in_flight = settings.max_in_flight
         self._max_bytes = settings.max_message_bytes
         self._max_reply_bytes = settings.max_reply_bytes
-        self.principal = principal
         self._restricted = principal.scope is not Scope.CONTROL
-        self.life = LastSeen()
-        # Bytes of the waiting frames.
-        self._kept_bytes = 0
-        # Requests read so far; the number serves as an id, which v1 lacks.
-        self._requests = 0
-        self._encode: Callable[[Any], bytes] = self._protocol.observation
-        self._paused = False
-        self._ended = False
         opened: OnOpened = self._opened
         if principal.trail is not None:
             opened = principal.trail.opening(lambda: self._session.id, None, opened)
@@ -138,7 +132,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         else:
             session = AttachedSession(server.shared_sessions, principal, opened, self._lost)
             enter = AttachedSession.enter
-        self._session: Session = session
+        self._session = session
         session.life, session.holder, session.peer = self.life, principal.holder, principal.peer
         enter(session)
 
@@ -263,7 +257,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
 
     def _finish(self, code: int) -> None:
         self.disconnected()
-        self._channel.close(code)
+        self.channel.close(code)
 
     def _answer(self, result: Any, error: BaseException | None) -> None:
         """Sends the reply of the call in flight."""
@@ -277,7 +271,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
                     frame = self._encode(result)
                 if len(frame) > self._max_reply_bytes:
                     raise oversized_reply(len(frame), self._max_reply_bytes)
-                self._channel.send(frame)
+                self.channel.send(frame)
             except StepFailed as failure:
                 self._session.refused(failure)
                 self._report(failure)
@@ -297,7 +291,7 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             and self._kept_bytes <= self._max_bytes // 2
         ):
             self._paused = False
-            self._channel.resume()
+            self.channel.resume()
         if isinstance(frame, OpenEnvError):
             self._refuse(frame)
         else:
@@ -318,8 +312,8 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         full = len(self._waiting) >= self._max_in_flight or self._kept_bytes >= self._max_bytes
         if full and not self._paused:
             self._paused = True
-            self._channel.pause()
+            self.channel.pause()
 
     def _report(self, error: OpenEnvError) -> None:
         log_error(error, self._session.id, self._session.episode, self._requests)
-        self._channel.send(self._protocol.error(error))
+        self.channel.send(self._protocol.error(error))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +56,7 @@ class StateCopyRequest(Struct, eq=False):
             seed.discard()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class V2Session(CallQueue[NumberedCall]):
     """One session of a connection; kept as the session's `user`.
 
@@ -63,44 +64,32 @@ class V2Session(CallQueue[NumberedCall]):
     So is a `StateCopyRequest` of another session.
 
     Args:
-        table: The sessions of its connection.
         asker: The request that opens the session.
-        token: The secret with which another connection can attach to the session; None makes one.
 
     Attributes:
-        session: The session of the environment; set after both are made.
         table: The sessions of the connection it belongs to now.
         token: The secret with which another connection can attach to the session.
+        session: The session of the environment; set after both are made.
         sequence: The numbers of its calls.
         awaits: The session whose state its running call waits to copy; usually None.
         forked_from: The id of the session that its first state was copied from; None if it is not a fork.
         slot: The slot of `Deadlines` in which `look` is called next; set by `Deadlines`, 0 for never.
     """
 
-    __slots__ = (
-        "_ends_after_call",
-        "_protocol",
-        "awaits",
-        "forked_from",
-        "sequence",
-        "session",
-        "slot",
-        "table",
-        "token",
-    )
+    table: SessionTable
+    asker: InitVar[Asker]
+    token: str
+    session: Session = field(init=False)
+    sequence: Sequence = field(default_factory=Sequence)
+    awaits: V2Session | None = None
+    forked_from: str | None = None
+    slot: int = 0
+    _protocol: ServerProtocolV2 = field(init=False)
+    _ends_after_call: bool = False
 
-    session: Session
-
-    def __init__(self, table: SessionTable, asker: Asker, token: str | None):
-        super().__init__(NumberedCall(None, 0, asker))
-        self.table = table
-        self.token = token or secrets.token_urlsafe(16)
-        self.slot = 0
-        self.awaits: V2Session | None = None
-        self.forked_from: str | None = None
-        self.sequence = Sequence()
-        self._protocol = table.protocol
-        self._ends_after_call = False
+    def __post_init__(self, asker: Asker) -> None:
+        self.running = NumberedCall(None, 0, asker)
+        self._protocol = self.table.protocol
 
     # Callbacks of the session.
 
@@ -330,21 +319,13 @@ class V2Session(CallQueue[NumberedCall]):
 
             self.session.save(saved)
         elif type(message) is TasksOp:
-            ask_session(self.session, message, partial(self._tasks_listed, call))
+            ask_session(self.session, message, done)
 
-    def _tasks_listed(self, call: NumberedCall, answer: Any, error: BaseException | None) -> None:
+    def _tasks_reply(self, answer: Any) -> Body:
         try:
-            if error is not None:
-                raise error
-            try:
-                body = self._protocol.ok({"result": answer})
-            except ValueError as fault:
-                raise StepFailed(f"the reply cannot be sent: {fault}") from fault
-            if len(body.fields) > self.table.max_reply_bytes:
-                raise oversized_reply(len(body.fields), self.table.max_reply_bytes)
-        except OpenEnvError as fault:  # no other class is raised
-            body = self._failed(call, fault)
-        self._answered(call, body)
+            return self._protocol.ok({"result": answer})
+        except ValueError as fault:
+            raise StepFailed(f"the reply cannot be sent: {fault}") from fault
 
     def _restore(self, call: NumberedCall, source: V2Session) -> None:
         """Executes the running restore: continues from the state of another session, once that state is ready."""
@@ -413,7 +394,7 @@ class V2Session(CallQueue[NumberedCall]):
                 assert isinstance(error, OpenEnvError)  # a session translates all others
                 body = self._failed(call, error)
             elif not call.seq:
-                body = self._protocol.state(result)
+                body = self._protocol.state(result) if type(call.message) is StateOp else self._tasks_reply(result)
             elif type(call.message) is McpOp:
                 body = self._protocol.mcp(result)
             elif type(call.message) is ResetOp and not self.session.takes_seed_of(call.message.kwargs):
