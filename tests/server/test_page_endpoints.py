@@ -279,7 +279,7 @@ def test_actions_that_are_none_are_shown_with_what_is_wrong(environment):
         assert "nessage" in unknown["error"]
         assert "times" in outside["error"]
         notes = "\n".join(step["notes"])
-        assert "'Unknown field', which is no valid action" in notes
+        assert "'Unknown field', which is not a valid action" in notes
         assert "action 4 of web_actions is not shown: a str stands where the fields of an action should" in notes
         for place in (5, 7):
             assert f"action {place} of web_actions is not shown" in notes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,37 +57,26 @@ _NOTIFICATION = "notifications/"
 _CREATE = "openenv/session/create"
 
 
+@dataclass(eq=False)
 class MCPConversation:
     """The MCP requests of one client, over one connection or in one HTTP request.
 
-    Args:
+    Attributes:
         server: The server of the sessions that are used.
         principal: The client that asks.
-        shared: The session to use; None before one is opened.
+        shared: The session of requests that name none; None before one is opened.
         keeps: Whether an opened session is kept for the next requests. Otherwise each tool call that names no session
             gets a new environment.
         standard: Whether the client follows the MCP specification, in which a failed tool returns a result.
-
-    Attributes:
-        shared: The session of requests that name none.
         opened: The sessions that it has opened; the client may not know their ids yet.
     """
 
-    def __init__(
-        self,
-        server: EnvironmentServer,
-        principal: Principal,
-        *,
-        shared: SharedSession | None = None,
-        keeps: bool = False,
-        standard: bool = False,
-    ):
-        self.shared = shared
-        self.opened: list[SharedSession] = []
-        self._server = server
-        self._principal = principal
-        self._keeps = keeps
-        self._standard = standard
+    server: EnvironmentServer
+    principal: Principal
+    shared: SharedSession | None = None
+    keeps: bool = False
+    standard: bool = False
+    opened: list[SharedSession] = field(default_factory=list)
 
     async def answer(self, value: Any) -> Fields | None:
         """The reply to one message; None for a notification, and for a reply of the client."""
@@ -96,7 +86,7 @@ class MCPConversation:
         try:
             request = read_one(value)
             request_id = request.id
-            if not request.expects and (self._standard or request.method.startswith(_NOTIFICATION)):
+            if not request.expects and (self.standard or request.method.startswith(_NOTIFICATION)):
                 return None
             method = _METHODS.get(request.method)
             if method is None:
@@ -124,11 +114,11 @@ class MCPConversation:
         asked = request.params.get("protocolVersion")
         if self.shared is None:
             self.shared = await self._open(begins=True)
-        self._standard = True
+        self.standard = True
         return {
             "protocolVersion": asked if asked in VERSIONS else VERSIONS[-1],
             "capabilities": {"tools": {"listChanged": False}},
-            "serverInfo": {"name": self._server.env_name, "version": __version__},
+            "serverInfo": {"name": self.server.env_name, "version": __version__},
         }
 
     async def ping(self, request: RpcRequest) -> Fields:
@@ -137,27 +127,27 @@ class MCPConversation:
 
     async def use_tools(self, request: RpcRequest) -> Any:
         """Lists tools, or calls one."""
-        ask = read_call(request.method, request.params, self._standard)
+        ask = read_call(request.method, request.params, self.standard)
         self._check_tools()
         session_id = request.params.get("session_id")
         if session_id is not None:
             return outcome_of(await self._call(self._find(session_id), ask))
-        if self.shared is None and self._keeps:
-            self.shared = await self._open(self._server.authenticator.production)
+        if self.shared is None and self.keeps:
+            self.shared = await self._open(self.server.authenticator.production)
         if self.shared is not None:
             return outcome_of(await self._call(self.shared, ask))
-        principal = self._principal
-        async with opened_session(self._server.manager, principal.holder, principal.peer) as session:
-            if self._server.authenticator.production and ask.name is not None:
+        principal = self.principal
+        async with opened_session(self.server.manager, principal.holder, principal.peer) as session:
+            if self.server.authenticator.production and ask.name is not None:
                 await result_of(partial(session.reset, {}))
             return outcome_of(await result_of(partial(session.call, answer, ask)))
 
     async def create_session(self, request: RpcRequest) -> Fields:
         """Opens a session that later requests name by `params.session_id`."""
-        if self._keeps and self.shared is not None:
+        if self.keeps and self.shared is not None:
             return {"session_id": self.shared.id}
-        shared = await self._open(self._server.authenticator.production)
-        if self._keeps:
+        shared = await self._open(self.server.authenticator.production)
+        if self.keeps:
             self.shared = shared
         return {"session_id": shared.id}
 
@@ -174,14 +164,14 @@ class MCPConversation:
 
     async def _open(self, begins: bool) -> SharedSession:
         """Opens a session. `begins`: also resets it, since a client that may not reset needs an episode for tools."""
-        shared = await self._server.shared_sessions.open(self._principal)
+        shared = await self.server.shared_sessions.open(self.principal)
         if begins:
             try:
                 await shared.call(lambda session, done: session.reset({}, done))
             except BaseException:
                 shared.depart("its first reset failed")
                 raise
-        if not self._keeps:
+        if not self.keeps:
             self.opened.append(shared)
         return shared
 
@@ -190,13 +180,13 @@ class MCPConversation:
 
     def _find(self, session_id: Any) -> SharedSession:
         try:
-            return self._server.shared_sessions.find(str(session_id), self._principal)
+            return self.server.shared_sessions.find(str(session_id), self.principal)
         except UnknownSession as error:
             why = f"{error.message} (openenv/session/create, at /mcp)"
             raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, f"Unknown session_id: {session_id}: {why}") from error
 
     def _check_tools(self) -> None:
-        if not has_tools(self._server.env_factory):
+        if not has_tools(self.server.env_factory):
             raise RpcError(JsonRpcErrorCode.INTERNAL_ERROR, NO_TOOLS)
 
 

@@ -139,7 +139,7 @@ def _answer(server: EnvironmentServer, shared: SharedSession, played: PageResult
     episode, steps = state.get("episode_id"), state.get("step_count")
     actions = [_checked_action(server, label, action) for label, action in drawing.actions]
     faults = [
-        f"web_actions offers {action['label']!r}, which is no valid action: {action['error']}"[:2000]
+        f"web_actions offers {action['label']!r}, which is not a valid action: {action['error']}"[:2000]
         for action in actions
         if "error" in action
     ]

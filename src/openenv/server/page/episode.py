@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -79,7 +80,7 @@ def read_drawing(answer: Any) -> Drawing:
         ValueError: The answer is not a drawing.
     """
     if not isinstance(answer, str):
-        raise ValueError("it is no text")
+        raise ValueError("it is not text")
     try:
         return msgspec.json.decode(answer, type=Drawing)
     except RecursionError as error:
@@ -199,36 +200,32 @@ class PageResult(NamedTuple):
     duration_s: float
 
 
+@dataclass(eq=False)
 class PageEpisode:
     """Plays in one session, and keeps the parts of the episode that a page shows.
 
     After each reset and step it reads the state and the drawing, before any other call of the session. Errors there
     become notes; the reset or step does not fail.
 
-    Args:
+    Attributes:
         shared: The session.
         draws: Whether to ask for drawings.
         most_logs, most_bytes: Limits of the log of actions.
-
-    Attributes:
         steps: Steps since the last reset.
         watchers: Events that are set at each change.
     """
 
-    def __init__(
-        self, shared: SharedSession, draws: bool = True, most_logs: int = MOST_LOGS, most_bytes: float = LOG_BYTES
-    ):
-        self.shared = shared
-        self.steps = 0
-        self.watchers: set[asyncio.Event] = set()
-        self._draws = draws
-        self._most_logs = most_logs
-        self._most_bytes = most_bytes
-        self._id: str | None = None
-        self._observation: dict[str, Any] | None = None
-        self._logs: deque[tuple[ActionLog, int]] = deque()
-        self._bytes = 0
-        self._is_reset = True
+    shared: SharedSession
+    draws: bool = True
+    most_logs: int = MOST_LOGS
+    most_bytes: float = LOG_BYTES
+    steps: int = 0
+    watchers: set[asyncio.Event] = field(default_factory=set)
+    _id: str | None = None
+    _observation: dict[str, Any] | None = None
+    _logs: deque[tuple[ActionLog, int]] = field(default_factory=deque)
+    _bytes: int = 0
+    _is_reset: bool = True
 
     @classmethod
     def of(cls, shared: SharedSession) -> PageEpisode:
@@ -288,7 +285,7 @@ class PageEpisode:
         timeout_s: float | None,
     ) -> PageResult:
         began = time.monotonic()
-        aftermath = _FollowUp(self.shared, self._draws)
+        aftermath = _FollowUp(self.shared, self.draws)
 
         def begin(session: Session, done: Any) -> None:
             nonlocal began
@@ -325,7 +322,7 @@ class PageEpisode:
         )
         self._logs.append((log, size + weight))
         self._bytes += size + weight
-        while len(self._logs) > 1 and (len(self._logs) > self._most_logs or self._bytes > self._most_bytes):
+        while len(self._logs) > 1 and (len(self._logs) > self.most_logs or self._bytes > self.most_bytes):
             self._bytes -= self._logs.popleft()[1]
 
 

@@ -347,7 +347,8 @@ def add_page(app: FastAPI, server: EnvironmentServer, builder: Callable[..., Any
         title: Title of the page, instead of the one with the environment's name.
     """
     if find_spec("gradio") is None:
-        app.add_api_route(CUSTOM_PATH, _without_gradio(server.env_name), include_in_schema=False)
+        page = _page_without_gradio(server.env_name)
+        app.add_api_route(CUSTOM_PATH, lambda: HTMLResponse(page, 501), include_in_schema=False)
         return
     gradio = importlib.import_module("gradio")
     metadata = load_environment_metadata(server.env_factory, server.env_name)
@@ -361,14 +362,9 @@ def add_page(app: FastAPI, server: EnvironmentServer, builder: Callable[..., Any
     app.state.openenv_page = manager
 
 
-def _without_gradio(name: str) -> Callable[[], HTMLResponse]:
-    page = (
+def _page_without_gradio(name: str) -> str:
+    return (
         f"<!doctype html><title>{escape(name)}</title><p>{escape(name)} has a page made with Gradio, "
         "which is not installed on this server. Install it and start the server again:</p>"
         "<pre>pip install gradio</pre>"
     )
-
-    def custom_page() -> HTMLResponse:
-        return HTMLResponse(page, 501)
-
-    return custom_page

@@ -41,7 +41,7 @@ MOST_BYTES = 1024 * 1024
 class FrameHandler(Protocol):
     """Handles the requests of one connection."""
 
-    def receive(self, frame: bytes) -> None:
+    def receive(self, frame: bytes, /) -> None:
         """Handles a request. An immediate reply goes to the batcher."""
 
     def failed(self) -> None:

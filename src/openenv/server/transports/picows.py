@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote
@@ -179,21 +180,12 @@ class Upgrade(NamedTuple):
     @property
     def worker(self) -> str | None:
         """The key of the worker process in the client's URL, or of the worker process that has the named session."""
-        named = self._named("worker") or None
-        session = None if named is not None else self.session
+        named = self.parameter("worker") or None
+        session = None if named is not None else self.parameter("session_id")
         return named if session is None else worker_of(session)
 
-    @property
-    def session(self) -> str | None:
-        """The session that the client asks to attach to; None if it names none."""
-        return self._named("session_id")
-
-    @property
-    def token(self) -> str | None:
-        """The token for that session."""
-        return self._named("token")
-
-    def _named(self, name: str) -> str | None:
+    def parameter(self, name: str) -> str | None:
+        """A parameter of the URL: `session_id` asks to attach to a session, and `token` is the token for it."""
         return parse_qs(self.query, True).get(name, [None])[0] if f"{name}=" in self.query else None
 
     def canonical(self) -> bytes:
@@ -308,7 +300,9 @@ class PicowsChannel(WSListener):
             self.close(CLOSE_INTERNAL_ERROR)
         else:
             connection = self._connection
-            self._handler: FrameHandler = connection if self._kind is _TEXT else _BinaryHandler(connection)
+            self._handler: FrameHandler = connection
+            if self._kind is _BINARY:
+                self._handler = _Handler(connection.receive_binary, connection.failed)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         self.heard = _HEARD
@@ -339,7 +333,7 @@ class PicowsChannel(WSListener):
         # rare. That would keep 9 KB for each connection, for hours.
         self._over = True
         self._connection = self._app_keepalive = None
-        self.send = self._send = self._transmit = _NULL_HANDLER.receive
+        self.send = self._send = self._transmit = _drop
         self._handler = _NULL_HANDLER
         del self._ws
 
@@ -498,24 +492,16 @@ class PicowsChannel(WSListener):
             self._ws.underlying_transport.resume_reading()
 
 
-class _NullHandler:
-    """Drops frames of a connection that has ended."""
+@dataclass(slots=True)
+class _Handler:
+    """A `FrameHandler` made of two functions."""
 
-    def receive(self, frame: bytes) -> None:
-        pass
-
-    def failed(self) -> None:
-        pass
+    receive: Callable[[bytes], None]
+    failed: Callable[[], None]
 
 
-_NULL_HANDLER = _NullHandler()
+def _drop(*_: object) -> None:
+    """Drops a frame of a connection that has ended."""
 
 
-class _BinaryHandler:
-    """The handler of a connection with binary request frames."""
-
-    __slots__ = ("failed", "receive")
-
-    def __init__(self, connection: V1Connection | V2Connection):
-        self.receive = connection.receive_binary
-        self.failed = connection.failed
+_NULL_HANDLER = _Handler(_drop, _drop)

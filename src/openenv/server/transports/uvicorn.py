@@ -7,6 +7,7 @@ import copy
 import logging
 import os
 import socket
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 from weakref import WeakKeyDictionary
 
@@ -181,23 +182,18 @@ class HTTPProtocol(HttpToolsProtocol):
         return self._in_body and not self.cycle.response_started and not self.pipeline
 
 
+@dataclass(eq=False, repr=False)
 class FastPath(asyncio.Protocol):
     """Chooses the protocol that serves a WebSocket request. uvicorn makes one for each request.
 
     The constructor has the signature of uvicorn's own WebSocket protocols.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ):
-        self._config = config
-        self._server_state = server_state
-        self._app_state = app_state
-        self._request = b""
+    config: Config
+    server_state: ServerState
+    app_state: dict[str, Any]
+    _loop: asyncio.AbstractEventLoop | None = None
+    _request: bytes = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -211,11 +207,11 @@ class FastPath(asyncio.Protocol):
     def _hand_over(self) -> None:
         if self._transport.is_closing():
             return
-        context = ServerContext.of(self._config, self._server_state)
+        context = ServerContext.of(self.config, self.server_state)
         upgrade = Upgrade.parse(self._request)
         if context is None or upgrade is None or not context.serves(upgrade.path):
             # The worker that serves the connection authenticates it: this one, or the one that the URL names.
-            server = None if upgrade is None else server_inside(self._config.loaded_app)
+            server = None if upgrade is None else server_inside(self.config.loaded_app)
             if server is None or upgrade is None or not self._hand_on(server, upgrade.worker):
                 self._use_stock()
         else:
@@ -225,8 +221,9 @@ class FastPath(asyncio.Protocol):
                 worker, server = upgrade.worker, context.server
                 named = worker not in {None, server.worker_key} and server.redirect is not None
                 principal = principal._replace(worker_ended=named and is_worker_key(worker or ""))
-                if upgrade.session is not None:
-                    principal = principal._replace(session=upgrade.session, token=upgrade.token)
+                session = upgrade.parameter("session_id")
+                if session is not None:
+                    principal = principal._replace(session=session, token=upgrade.parameter("token"))
                     upgrade = upgrade._replace(subprotocol=None)  # only v1 connections are attached
                 serve(context, self._transport, upgrade, principal)
 
@@ -275,10 +272,10 @@ class FastPath(asyncio.Protocol):
     def _use_stock(self) -> None:
         assert AutoWebSocketsProtocol is not None
         # A compressed frame of 16 KiB may hold 16 MiB, and it is expanded before any limit applies.
-        config = copy.copy(self._config)
+        config = copy.copy(self.config)
         config.ws_per_message_deflate = False
-        config.loaded_app = _with_peer(self._config.loaded_app, get_remote_addr(self._transport))
-        stock: Any = AutoWebSocketsProtocol(config=config, server_state=self._server_state, app_state=self._app_state)
+        config.loaded_app = _with_peer(self.config.loaded_app, get_remote_addr(self._transport))
+        stock: Any = AutoWebSocketsProtocol(config=config, server_state=self.server_state, app_state=self.app_state)
         self._transport.set_protocol(stock)
         stock.connection_made(self._transport)
         stock.data_received(self._request)

@@ -72,8 +72,7 @@ class Broadcast:
         places = range(_COUNT_BYTES, len(payload), KEY_BYTES)
         keys = [f"{int.from_bytes(payload[place : place + KEY_BYTES], 'big'):x}" for place in places]
         if self._complete.is_set():  # the message is too late
-            for descriptor in sockets:
-                os.close(descriptor)
+            pipe.close_all(sockets)
             return
         for key, end in zip_longest(keys, sockets):
             self._answers.append((key, asyncio.create_task(_read(end))))
@@ -224,7 +223,7 @@ class _WorkerFastPath(FastPath):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Encloses the next loop iteration of the fast path, which opens a v1 session.
         loop = asyncio.get_running_loop()
-        load = cast(WorkerConfig, self._config).worker_load
+        load = cast(WorkerConfig, self.config).worker_load
 
         def end() -> None:
             number = load.end(self._transport.is_closing())
