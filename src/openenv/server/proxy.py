@@ -23,20 +23,6 @@ if TYPE_CHECKING:
 PIECE_BYTES = 64 * 1024
 
 
-class ResponseHead(NamedTuple):
-    """The head of an answer.
-
-    Attributes:
-        status: Its HTTP status.
-        headers: Its header fields.
-        length: Bytes of its body; None if the length is not known before the end.
-    """
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    length: int | None
-
-
 class UpstreamRequest:
     """The client's side of one request.
 
@@ -49,7 +35,7 @@ class UpstreamRequest:
         self._writer = writer
         self._http = h11.Connection(h11.CLIENT)
 
-    async def ask(self, method: bytes, target: bytes, fields: list[tuple[bytes, bytes]], body: bytes) -> ResponseHead:
+    async def ask(self, method: bytes, target: bytes, fields: list[tuple[bytes, bytes]], body: bytes) -> h11.Response:
         """Sends the request and waits for the head of the answer.
 
         Raises:
@@ -68,9 +54,7 @@ class UpstreamRequest:
         while True:
             event = await self._next()
             if isinstance(event, h11.Response):
-                headers = [(bytes(name), bytes(value)) for name, value in event.headers]
-                length = next((int(value) for name, value in headers if name == b"content-length"), None)
-                return ResponseHead(event.status_code, headers, length)
+                return event
             if not isinstance(event, h11.InformationalResponse):
                 raise ConnectionResetError("the connection closed before an answer")
 
@@ -220,7 +204,7 @@ async def forward_to_owner(
     except BaseException:
         exchange.close()
         raise
-    if answer is None or not isinstance(answer, _RelayedResponse):
+    if not isinstance(answer, _RelayedResponse):
         exchange.close()
     return Response(status_code=GONE) if answer is None else answer
 
@@ -254,11 +238,11 @@ async def _ask(
     try:
         async with asyncio.timeout(None if timeout_s is None else timeout_s + SPARE_S):
             reply = await exchange.ask(request.method.encode(), target, headers, body)
-            if reply.length is None:
+            length = dict(reply.headers).get(b"content-length")
+            if length is None:
                 return _RelayedResponse(exchange, reply)
-            response = Response(b"".join([piece async for piece in exchange.body()]), reply.status)
-            response.raw_headers = _end_to_end_headers(reply)
-            response.raw_headers.append((b"content-length", b"%d" % reply.length))
+            response = Response(b"".join([piece async for piece in exchange.body()]), reply.status_code)
+            response.raw_headers = [*_end_to_end_headers(reply), (b"content-length", length)]
             return response
     except TimeoutError:
         late = f"gave no answer within {timeout_s:g} s, the timeout_s of the request"
@@ -286,15 +270,15 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _
             task.cancel()
 
 
-def _end_to_end_headers(reply: ResponseHead) -> list[tuple[bytes, bytes]]:
+def _end_to_end_headers(reply: h11.Response) -> list[tuple[bytes, bytes]]:
     return [field for field in reply.headers if field[0] not in _OF_THE_CONNECTION and field[0] not in _OF_THE_SERVER]
 
 
 class _RelayedResponse(StreamingResponse):
     """A response that is forwarded in chunks. If it is cut off, the connection to the client closes too."""
 
-    def __init__(self, exchange: UpstreamRequest, reply: ResponseHead):
-        super().__init__(exchange.body(), reply.status)
+    def __init__(self, exchange: UpstreamRequest, reply: h11.Response):
+        super().__init__(exchange.body(), reply.status_code)
         self.raw_headers = _end_to_end_headers(reply)
         self._exchange = exchange
 
