@@ -13,7 +13,7 @@ interface Props {
 const PLAIN_ROW = 28;
 const PICTURE_ROW = 48;
 const ROWS = 9;
-const MARGIN = 4;
+const MARGIN = 6;
 const MOST_WORDS = 160;
 
 /** Every transition that is kept; only the rows in sight are drawn. Arrow keys go from one to the next. */
