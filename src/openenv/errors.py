@@ -87,7 +87,8 @@ class OpenEnvError(Exception):
         retryable: Whether the same call may succeed later without a change.
         message: What happened and what to do next, in one line where that is possible.
         retry_after_s: Seconds to wait before a retry, when the sender knows.
-        data: Extra facts, safe to encode as JSON (`errors` of a validation, `active_sessions`, ...).
+        data: Extra facts, safe to encode as JSON (`errors` of a validation, `active_sessions`, ...). Those that a
+            subclass documents are its attributes too.
     """
 
     code: ClassVar[str] = "SESSION_ERROR"
@@ -101,6 +102,10 @@ class OpenEnvError(Exception):
         self.message = message
         self.retry_after_s = retry_after_s
         self.data: dict[str, Any] = dict(data or {})
+        for name, value in self.data.items():
+            kind = _ATTRIBUTES.get(name)
+            if kind and (value is None or (isinstance(value, kind) and type(value) is not bool)):
+                self.__dict__[name] = value
 
     def facts(self) -> dict[str, Any]:
         """The fields of this error on any wire, except `data`."""
@@ -171,7 +176,6 @@ class UnknownSession(UsageError):
 
     def __init__(self, session_id: str, message: str | None = None):
         super().__init__(message or f"no session {session_id!r} on this server", data={"session_id": session_id})
-        self.session_id = session_id
 
     @classmethod
     def of_ended_worker(cls, session_id: str) -> Self:
@@ -285,8 +289,6 @@ class ConcurrencyConfigurationError(UsageError):
             "or serve it with --isolation process, or with a limit of 1",
             data={"environment_name": environment_name, "max_concurrent_envs": max_concurrent_envs},
         )
-        self.environment_name = environment_name
-        self.max_concurrent_envs = max_concurrent_envs
 
 
 class CapacityError(OpenEnvError, RuntimeError):
@@ -317,8 +319,6 @@ class ServerFull(CapacityError):
             retry_after_s=retry_after_s,
             data={"active_sessions": active_sessions, "max_sessions": max_sessions},
         )
-        self.active_sessions = active_sessions
-        self.max_sessions = max_sessions
 
 
 class QueueTimeout(ServerFull):
@@ -349,7 +349,6 @@ class SessionCreationError(EnvironmentFailed):
 
     def __init__(self, reason: str, message: str | None = None):
         super().__init__(message or f"the session could not be made: {reason}", data={"reason": reason})
-        self.reason = reason
 
 
 class FactoryFailed(SessionCreationError):
@@ -362,7 +361,6 @@ class FactoryFailed(SessionCreationError):
         super(SessionCreationError, self).__init__(
             message or f"{factory_name} could not create an environment", data={"factory_name": factory_name}
         )
-        self.factory_name = factory_name
 
 
 class StepFailed(EnvironmentFailed):
@@ -399,8 +397,6 @@ class ToolFailed(EnvironmentFailed):
 
     def __init__(self, tool_name: str, error_type: str, message: str):
         super().__init__(message, data={"tool_name": tool_name, "error_type": error_type})
-        self.tool_name = tool_name
-        self.error_type = error_type
         if error_type in {"invalid_args", "tool_not_found"}:
             self.blame = "client"
 
@@ -426,9 +422,6 @@ class EnvironmentCrashed(EnvironmentFailed):
 
     def __init__(self, message: str, *, exit_code: int | None = None, signal: str | None = None, stderr: str = ""):
         super().__init__(message, data={"exit_code": exit_code, "signal": signal, "stderr": stderr})
-        self.exit_code = exit_code
-        self.signal = signal
-        self.stderr = stderr
 
 
 class ConnectionFailed(OpenEnvError, ConnectionError):
@@ -498,7 +491,6 @@ class ModelFailed(OpenEnvError, RuntimeError):
 
     def __init__(self, message: str = "", *, status: int | None = None, retry_after_s: float | None = None):
         super().__init__(message, retry_after_s=retry_after_s, data={"status": status})
-        self.status = status
 
 
 class ModelUnavailable(ModelFailed):
@@ -552,9 +544,6 @@ def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
         pause = None
     error = _blank(cls)
     OpenEnvError.__init__(error, str(data.get("message", "")), retry_after_s=pause, data=extras)
-    for name, kind in _ATTRIBUTES.items():
-        if name in extras and (extras[name] is None or type(extras[name]) is kind):
-            error.__dict__[name] = extras[name]
     blame = data.get("blame")
     if blame != error.blame and blame in get_args(Blame):  # instances of some classes differ in it
         error.blame = cast("Blame", blame)
@@ -574,7 +563,7 @@ def _rebuild(cls: type[OpenEnvError], attributes: dict[str, Any]) -> OpenEnvErro
 
 
 _FRAME_KEYS = frozenset({"message", "code", "error", "blame", "retryable", "retry_after_s"})
-# Attributes that frames may set, and their types; a value of another type stays only in `data`.
+# Keys of `data` that are also attributes, and their types; a value of another type stays only in `data`.
 _ATTRIBUTES = {
     "active_sessions": int,
     "environment_name": str,

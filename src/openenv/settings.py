@@ -50,15 +50,12 @@ class _Settings(BaseModel):
             InvalidArgument: A value is invalid; the message names the setting and its variable.
         """
         environ = os.environ if environ is None else environ
-        values: dict[str, Any] = {}
-        for setting in cls.table():
-            if found := environ.get(setting.variable):
-                values[setting.name] = found
-        values.update({name: value for name, value in overrides.items() if value is not None})
+        variables = {setting.name: setting.variable for setting in cls.table()}
+        found = {name: value for name, variable in variables.items() if (value := environ.get(variable))}
+        given = {name: value for name, value in overrides.items() if value is not None}
         try:
-            return cls(**values)
+            return cls(**{**found, **given})
         except ValidationError as error:
-            variables = {setting.name: setting.variable for setting in cls.table()}
             faults = (
                 f"setting {fault['loc'][0]} ({variables.get(str(fault['loc'][0]), '')}): "
                 f"{fault['msg']}, got {fault['input']!r}"
@@ -282,13 +279,8 @@ def is_loopback_for_secrets(host: str | None) -> bool:
     return is_loopback(host) and not (host or "").lower().rstrip(".").endswith(".localhost")
 
 
-def ray_address() -> str | None:
-    """The Ray cluster in the environment variable `RAY_ADDRESS`, if any."""
-    return os.environ.get("RAY_ADDRESS") or None
-
-
 def variable_here(name: str) -> str | None:
-    """An environment variable whose name a user has given; None if it is not set."""
+    """An environment variable of another program, or one whose name a user has given; None if it is not set."""
     return os.environ.get(name)
 
 

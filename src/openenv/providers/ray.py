@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from .._asyncio import on_thread, start_task
 from .._exceptions import add_cleanup_note
 from ..errors import LaunchFailed, MissingExtra, ProviderFailed, UsageError
-from ..settings import ray_address
+from ..settings import variable_here
 from . import deployment
 from .base import PRIVATE_SERVER_VARIABLES, BlockingRuntime, Leftover, SingleServerProvider, StartRate
 from .deployment import Deployment, Server
@@ -69,7 +69,7 @@ class RayCluster:
         ray = import_ray()
         with _connecting:
             if not ray.is_initialized():
-                address = "local" if self.start else self.address or ray_address() or "auto"
+                address = "local" if self.start else self.address or variable_here("RAY_ADDRESS") or "auto"
                 try:
                     # A TCP connection fails at once where no process listens; Ray takes more than a minute to fail.
                     place = urlsplit(address if "//" in address else f"//{address}")
