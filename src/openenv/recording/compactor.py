@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import mmap
 import os
 import subprocess
 import sys
@@ -108,7 +109,6 @@ SMALL_BYTES = 1024 * 1024
 """Files below this size stay lines: many small Parquet files would help no reader."""
 # Incomplete files of this age (seconds) were abandoned.
 _PART_S = 3600.0
-_TAIL = 64 * 1024
 
 
 def can_convert() -> bool:
@@ -178,16 +178,11 @@ def compact_file(path: Path) -> bool:
 def _repair(fd: int) -> None:
     """Removes an incomplete last line."""
     size = os.fstat(fd).st_size
-    end = size
-    while end > 0:
-        start = max(0, end - _TAIL)
-        found = os.pread(fd, end - start, start).rfind(b"\n")
-        if found >= 0:
-            end = start + found + 1
-            break
-        end = start
-    if end < size:
-        os.ftruncate(fd, end)
+    if size:  # an empty file cannot be mapped
+        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as content:
+            end = content.rfind(b"\n") + 1
+        if end < size:
+            os.ftruncate(fd, end)
 
 
 def main(arguments: list[str]) -> int:

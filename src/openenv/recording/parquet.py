@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import MissingArray, MissingExtra, UsageError
 from .storage import JSONL, PARQUET, PART, array_path, replace_file
-from .transition import Int64, referenced_arrays
+from .transition import Int64, Transition, TransitionHead, referenced_arrays
 
 if TYPE_CHECKING:
     from .reader import Episode
@@ -26,41 +26,30 @@ GROUP_BYTES = 32 * 1024 * 1024
 _ABSENT = msgspec.Raw(b"null")
 
 
-class Versions(msgspec.Struct):
-    """The software versions of a recording."""
+JSON_COLUMNS = ("arguments", "action", "step_arguments", "observation", "source")
+"""The columns that hold JSON text."""
+COLUMNS = (
+    "episode_id",
+    "session_id",
+    *Transition.__struct_fields__[:-1],
+    "environment",
+    "versions",
+    "schema",
+    "source",
+)
+"""The columns, in order."""
 
-    openenv: str | None = None
-    environment: str | None = None
 
-
-class ParquetRow(msgspec.Struct):
+class ParquetRow(TransitionHead):
     """One transition. Its JSON columns stay encoded."""
 
-    episode_id: str | None = None
-    session_id: str | None = None
     step: Int64 = 0
-    seed: Int64 | None = None
     arguments: msgspec.Raw = _ABSENT
     action: msgspec.Raw = _ABSENT
     step_arguments: msgspec.Raw = _ABSENT
     observation: msgspec.Raw = _ABSENT
-    reward: float | None = None
-    terminated: bool | None = None
-    truncated: bool | None = None
-    done: bool = False
-    time: float = 0.0
-    duration_s: float = 0.0
-    error: str | None = None
-    environment: str | None = None
-    versions: Versions = msgspec.field(default_factory=Versions)
-    schema: str | None = None
-    source: msgspec.Raw = _ABSENT
+    source: msgspec.Raw = _ABSENT  # type: ignore[assignment]  # a head has it decoded
 
-
-COLUMNS = ParquetRow.__struct_fields__
-"""The columns, in order."""
-JSON_COLUMNS = ("arguments", "action", "step_arguments", "observation", "source")
-"""The columns that hold JSON text."""
 
 _decode = msgspec.json.Decoder(ParquetRow).decode
 
@@ -103,8 +92,6 @@ def columns_of(rows: list[ParquetRow]) -> Any:
         if name in JSON_COLUMNS:
             texts = [str(value, "utf-8") for value in values]
             values = [None if text == "null" else text for text in texts]
-        elif name == "versions":
-            values = [msgspec.structs.asdict(value) for value in values]
         columns[name] = values
     return pa.table(columns, schema=schema())
 

@@ -15,8 +15,9 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from ..errors import MissingExtra, UnreadableRecord
+from .parquet import JSON_COLUMNS
 from .storage import ARRAYS, JSONL, PARQUET
-from .transition import ReadableLine, RecordLine, Transition, TransitionHead, transition_of
+from .transition import ReadableLine, Transition, TransitionHead
 
 MOST_FAULTS = 20
 
@@ -76,7 +77,7 @@ MOST_LINE_BYTES = 256 * 1024 * 1024
 CHUNK_BYTES = 8192
 
 _readable = msgspec.json.Decoder(ReadableLine).decode
-_line = msgspec.json.Decoder(RecordLine).decode
+_transition = msgspec.json.Decoder(Transition).decode
 
 
 class JsonlSource:
@@ -121,16 +122,19 @@ class JsonlSource:
             offset += len(line)
 
     def read(self, places: Sequence[int], arrays: bool) -> Iterator[Transition]:
-        """The transitions at offsets that `heads` yielded. Raises the errors of `transition_of`."""
-        folder = str(self.path.parent) if arrays else None
+        """The transitions at offsets that `heads` yielded. Raises the errors of `Transition.restored`."""
+        folder = str(self.path.parent)
         for place in places:
             line = self._line(place)
             try:
-                yield transition_of(_line(line), folder)
+                transition = _transition(line)
+                yield transition.restored(folder) if arrays else transition
             except RecursionError:
                 raise UnreadableRecord(f"{self.path}, at byte {place}: it is nested too deep") from None
             except msgspec.DecodeError as error:
-                raise UnreadableRecord(f"{self.path} was changed while it was read: {error}") from None
+                raise UnreadableRecord(
+                    f"{self.path}, at byte {place}: it cannot be decoded, or was changed while it was read: {error}"
+                ) from None
             except UnreadableRecord as error:
                 raise type(error)(f"{self.path}, at byte {place}: {error.message}") from None
 
@@ -163,7 +167,6 @@ BATCH_ROWS = 4096
 # Row groups kept in memory: an episode and its neighbours may span several.
 GROUPS_KEPT = 2
 _HEAD = list(TransitionHead.__struct_fields__)
-_VALUES = ("arguments", "action", "step_arguments", "observation")
 
 
 class ParquetSource:
@@ -191,7 +194,7 @@ class ParquetSource:
             raise
         except self._damages as error:
             raise UnreadableRecord(f"{path} is no Parquet that can be read: {_first_line(error)}") from None
-        missing = {*_HEAD, *_VALUES} - {*self._file.schema_arrow.names}
+        missing = {*_HEAD, *JSON_COLUMNS} - {*self._file.schema_arrow.names}
         if missing:
             raise UnreadableRecord(
                 f"{path} is no record of openenv: it lacks the columns {', '.join(sorted(missing))}"
@@ -218,14 +221,15 @@ class ParquetSource:
             damage.add(ReadFault(self.path, f"from row {place + 1} on", f"it is damaged: {_first_line(error)}"))
 
     def read(self, places: Sequence[int], arrays: bool) -> Iterator[Transition]:
-        """The transitions in rows that `heads` yielded, in order. Raises the errors of `transition_of`."""
-        folder = str(self.path.parent) if arrays else None
+        """The transitions in rows that `heads` yielded, in order. Raises the errors of `Transition.restored`."""
+        folder = str(self.path.parent)
         for group, found in groupby(places, lambda place: bisect_right(self._starts, place) - 1):
             rows = [place - self._starts[group] for place in found]
             for first in range(0, len(rows), BATCH_ROWS):
                 for row in self._group(group).take(rows[first : first + BATCH_ROWS]).to_pylist():
                     try:
-                        yield transition_of(_line_of_row(row), folder)
+                        transition = _transition_of_row(row)
+                        yield transition.restored(folder) if arrays else transition
                     except (msgspec.DecodeError, RecursionError, UnreadableRecord) as error:
                         kind = type(error) if isinstance(error, UnreadableRecord) else UnreadableRecord
                         raise kind(f"{self.path}, step {row['step']} of {row['episode_id']}: {error}") from None
@@ -249,12 +253,12 @@ def _head_of_row(row: dict[str, Any]) -> TransitionHead:
     return msgspec.convert(facts, TransitionHead)
 
 
-def _line_of_row(row: dict[str, Any]) -> RecordLine:
-    values: dict[str, Any] = {
-        name: None if row[name] is None else msgspec.json.decode(row[name]) for name in _VALUES[:3]
-    }
-    observation = msgspec.Raw((row["observation"] or "null").encode())
-    return RecordLine(**msgspec.structs.asdict(_head_of_row(row)), observation=observation, **values)
+def _transition_of_row(row: dict[str, Any]) -> Transition:
+    facts = {name: row[name] for name in Transition.__struct_fields__ if row[name] is not None}
+    return msgspec.convert(
+        {name: msgspec.json.decode(value) if name in JSON_COLUMNS else value for name, value in facts.items()},
+        Transition,
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import math
 import os
 import re
 import secrets
@@ -285,34 +286,26 @@ class DiskQuota:
         self.bound = bound
         self._folder = os.fspath(folder)
         self._used = 0
-        # Bytes added since the folder was measured; None before the first measurement.
-        self._added: int | None = None
+        # Bytes added since the folder was measured; infinite before the first measurement.
+        self._added = math.inf
 
     def add(self, count: int) -> None:
         """Counts bytes that were written into the folder."""
-        if self._added is not None:
-            self._added += count
+        self._added += count
 
     def is_full(self) -> bool:
         """Whether the bound is reached."""
         if self.bound is None:
             return False
-        if (
-            self._added is None
-            or self._added >= self.bound // _PART_OF_BOUND
-            or self._used + self._added >= self.bound
-        ):
+        if self._added >= self.bound // _PART_OF_BOUND or self._used + self._added >= self.bound:
             self._used, self._added = _size_of(self._folder), 0
         return self._used + self._added >= self.bound
 
 
 def _size_of(folder: str) -> int:
     size = 0
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
+    for place, _, names in os.walk(folder):
+        for name in names:
             with contextlib.suppress(OSError):  # removed meanwhile
-                if entry.is_dir(follow_symlinks=False):
-                    size += _size_of(entry.path)
-                else:
-                    size += entry.stat(follow_symlinks=False).st_size
+                size += Path(place, name).lstat().st_size
     return size

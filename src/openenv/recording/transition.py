@@ -132,14 +132,6 @@ class ReadableLine(TransitionHead, gc=False, kw_only=True):
     observation: msgspec.Raw
 
 
-class RecordLine(ReadableLine, gc=False):
-    """A complete line."""
-
-    arguments: dict[str, Any] | None = None
-    action: Any = None
-    step_arguments: dict[str, Any] | None = None
-
-
 class Transition(msgspec.Struct, frozen=True):
     """One reset or step, and its result.
 
@@ -159,19 +151,19 @@ class Transition(msgspec.Struct, frozen=True):
     """
 
     step: int
-    seed: int | None
-    arguments: dict[str, Any] | None
-    action: Any
-    step_arguments: dict[str, Any] | None
-    observation: Any
-    reward: float | None
-    terminated: bool | None
-    truncated: bool | None
-    done: bool
-    time: float
-    duration_s: float
-    error: str | None
-    source: dict[str, Any] | None
+    seed: int | None = None
+    arguments: dict[str, Any] | None = None
+    action: Any = None
+    step_arguments: dict[str, Any] | None = None
+    observation: Any = None
+    reward: float | None = None
+    terminated: bool | None = None
+    truncated: bool | None = None
+    done: bool = False
+    time: float = 0.0
+    duration_s: float = 0.0
+    error: str | None = None
+    source: dict[str, Any] | None = None
 
     @property
     def error_class(self) -> str | None:
@@ -189,24 +181,15 @@ class Transition(msgspec.Struct, frozen=True):
             del facts["seed"]
         return {name: value for name, value in facts.items() if value is not None or name not in optional}
 
+    def restored(self, folder: str) -> Transition:
+        """The transition with its arrays and bytes, of which the record has only marks.
 
-def transition_of(line: RecordLine, arrays: str | None) -> Transition:
-    """Decodes a line.
+        Args:
+            folder: The record's folder, which contains `arrays/`.
 
-    Args:
-        line: A line of a record.
-        arrays: The record's folder, to restore arrays from; None to leave their marks.
-
-    Raises:
-        UnreadableRecord: A value is not valid JSON.
-        MissingArray: An array is missing or was changed.
-    """
-    facts = {name: getattr(line, name) for name in Transition.__struct_fields__}
-    try:
-        facts["observation"] = msgspec.json.decode(line.observation)
-    except msgspec.DecodeError as error:
-        raise errors.UnreadableRecord(f"the observation of step {line.step} is no JSON: {error}") from None
-    if arrays is not None:
-        for name in ("observation", "action", "arguments"):
-            facts[name] = restore_arrays(facts[name], arrays)
-    return Transition(**facts)
+        Raises:
+            UnreadableRecord: A mark is invalid.
+            MissingArray: An array is missing or was changed.
+        """
+        found = {name: restore_arrays(getattr(self, name), folder) for name in ("observation", "action", "arguments")}
+        return msgspec.structs.replace(self, **found)
