@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from openenv.runtime.admission import (
     LATEST_S,
     SOONEST_S,
-    AdmissionCounts,
     Decision,
     Limits,
     LocalSlots,
@@ -33,20 +32,23 @@ WAIT, REFUSE, CROWDED = Decision.WAIT, Decision.REFUSE, Decision.CROWDED
     ],
 )
 def test_without_a_queue(held, closing, waiting, decision):
-    assert decide(AdmissionCounts(held, closing, waiting, 0), Limits(max_sessions=2)) is decision
+    assert decide(Limits(max_sessions=2), held=held, closing=closing, waiting=waiting, queued=0) is decision
 
 
 @pytest.mark.parametrize(("held", "waiting"), [(2, 0), (2, 99), (1, 1)])
 def test_with_a_queue(held, waiting):
-    assert decide(AdmissionCounts(held, 0, waiting, waiting), Limits(max_sessions=2, queue_timeout_s=5)) is WAIT
+    assert (
+        decide(Limits(max_sessions=2, queue_timeout_s=5), held=held, closing=0, waiting=waiting, queued=waiting)
+        is WAIT
+    )
 
 
 def test_the_queue_has_an_end():
     limits = Limits(max_sessions=2, queue_timeout_s=5, queue_limit=3)
-    assert decide(AdmissionCounts(2, 0, 99, 2), limits) is WAIT
-    assert decide(AdmissionCounts(2, 0, 99, 3), limits) is CROWDED
-    assert decide(AdmissionCounts(2, 1, 0, 0), Limits(max_sessions=2, queue_limit=0)) is CROWDED
-    assert decide(AdmissionCounts(2, 0, 0, 0), Limits(max_sessions=2, queue_limit=0)) is REFUSE
+    assert decide(limits, held=2, closing=0, waiting=99, queued=2) is WAIT
+    assert decide(limits, held=2, closing=0, waiting=99, queued=3) is CROWDED
+    assert decide(Limits(max_sessions=2, queue_limit=0), held=2, closing=1, waiting=0, queued=0) is CROWDED
+    assert decide(Limits(max_sessions=2, queue_limit=0), held=2, closing=0, waiting=0, queued=0) is REFUSE
 
 
 def test_patience():
@@ -71,7 +73,9 @@ def test_a_day_at_the_door(limits, events):
             if not queue and slots.take(newcomer) is SlotOutcome.TAKEN:
                 inside.append(newcomer)
                 admitted.append(newcomer)
-            elif decide(AdmissionCounts(slots.held, slots.leaving, len(queue), len(queue)), limits) is WAIT:
+            elif (
+                decide(limits, held=slots.held, closing=slots.leaving, waiting=len(queue), queued=len(queue)) is WAIT
+            ):
                 queue.append(newcomer)
         elif event == "close" and slots.leaving < slots.held:
             slots.leave()
@@ -89,8 +93,8 @@ def test_a_day_at_the_door(limits, events):
 
 def test_a_newcomer_says_how_long_it_waits():
     queue, none = Limits(max_sessions=2, queue_timeout_s=5), Limits(max_sessions=2)
-    assert decide(AdmissionCounts(2, 0, 0, 0), none, wait_s=1) is WAIT
-    assert decide(AdmissionCounts(2, 0, 0, 0), queue, wait_s=0) is REFUSE
+    assert decide(none, wait_s=1, held=2, closing=0, waiting=0, queued=0) is WAIT
+    assert decide(queue, wait_s=0, held=2, closing=0, waiting=0, queued=0) is REFUSE
     assert max_wait_s(queue, 1) == 1
     assert max_wait_s(none, 0) == max_wait_s(none)
 

@@ -55,35 +55,25 @@ class Limits:
     abandon_after_s: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionCounts:
-    """The occupancy that a newcomer finds.
-
-    Attributes:
-        held: Number of sessions in the whole server that hold a slot.
-        closing: Number of these sessions that are closing.
-        waiting: Number of newcomers in the whole server that get a slot before it.
-        queued: Number of newcomers that wait in this process, for any reason.
-    """
-
-    held: int
-    closing: int
-    waiting: int
-    queued: int
-
-
-def decide(counts: AdmissionCounts, limits: Limits, wait_s: float | None = None) -> Decision:
+def decide(
+    limits: Limits, wait_s: float | None = None, *, held: int, closing: int, waiting: int, queued: int
+) -> Decision:
     """Decides about one newcomer when no slot is free. It comes after all waiting newcomers.
 
     Without a queue, a newcomer waits only for a slot that is about to be free and that no other newcomer waits for.
 
     Args:
+        limits: The limits of the server.
         wait_s: Seconds that the newcomer itself is willing to wait; by default `queue_timeout_s`.
+        held: Number of sessions in the whole server that hold a slot.
+        closing: Number of these sessions that are closing.
+        waiting: Number of newcomers in the whole server that get a slot before it.
+        queued: Number of newcomers that wait in this process, for any reason.
     """
-    coming = limits.max_sessions - counts.held + counts.closing
-    if (limits.queue_timeout_s if wait_s is None else wait_s) <= 0 and coming <= counts.waiting:
+    coming = limits.max_sessions - held + closing
+    if (limits.queue_timeout_s if wait_s is None else wait_s) <= 0 and coming <= waiting:
         return Decision.REFUSE
-    return Decision.WAIT if counts.queued < limits.queue_limit else Decision.CROWDED
+    return Decision.WAIT if queued < limits.queue_limit else Decision.CROWDED
 
 
 def max_wait_s(limits: Limits, wait_s: float | None = None) -> float:

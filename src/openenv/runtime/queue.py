@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ..errors import Draining, QueueTimeout, ServerFull
 from ..telemetry.logs import log_extra
-from .admission import AdmissionCounts, Decision, Limits, LocalSlots, SlotOutcome, Slots, Turnover, decide, max_wait_s
+from .admission import Decision, Limits, LocalSlots, SlotOutcome, Slots, Turnover, decide, max_wait_s
 from .session import Session
 
 logger = logging.getLogger("openenv.sessions")
@@ -144,11 +144,15 @@ class AdmissionQueue:
         if outcome is SlotOutcome.TAKEN:
             self._admit(session)
             return
-        held = (
-            slots.held if outcome is SlotOutcome.NONE else limits.max_sessions
-        )  # at the limit of its key, free slots do not matter
-        closing = slots.leaving - slots.stuck  # by default, newcomers do not wait for stuck slots
-        decision = decide(AdmissionCounts(held, closing, slots.waiting, len(queue)), limits, wait_s)
+        decision = decide(
+            limits,
+            wait_s,
+            # At the limit of its key, free slots do not matter.
+            held=slots.held if outcome is SlotOutcome.NONE else limits.max_sessions,
+            closing=slots.leaving - slots.stuck,  # by default, newcomers do not wait for stuck slots
+            waiting=slots.waiting,
+            queued=len(queue),
+        )
         if decision is Decision.WAIT:
             timer = loop.call_later(max_wait_s(limits, wait_s), self._give_up, session, wait_s)
             queue.add(QueuedSession(session, since_ns, timer))
