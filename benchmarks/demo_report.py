@@ -6,11 +6,12 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from openenv._plots import COLOURS, canvas, colours
+from openenv._plots import COLOURS, canvas
 from openenv._statistics import Quantiles
 from openenv.bench.batch import error_counts, write_rows
 from openenv.bench.machine import machine
@@ -37,7 +38,7 @@ def latency_curves(latencies: Mapping[str, Sequence[float]]) -> bytes:
         latencies: Seconds, by workload.
     """
     with canvas(1, 1, panel_width=WIDTH) as (figure, (axes,)):
-        for colour, (name, values) in zip(colours(), latencies.items(), strict=False):
+        for colour, (name, values) in zip(cycle(COLOURS), latencies.items(), strict=False):
             ordered = sorted(max(LEAST_MS, 1000 * value) for value in values)
             shares = [100 * (rank + 1) / len(ordered) for rank in range(len(ordered))]
             axes.step(ordered, shares, where="post", color=colour, label=name)
@@ -72,7 +73,7 @@ def open_sessions(spans: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
         spans: By workload, from when to when each session was open. Seconds, any origin.
     """
     with canvas(1, 1, panel_width=WIDTH) as (figure, (axes,)):
-        for colour, (name, sessions) in zip(colours(), spans.items(), strict=False):
+        for colour, (name, sessions) in zip(cycle(COLOURS), spans.items(), strict=False):
             changes = sorted([(begin, 1) for begin, _ in sessions] + [(end, -1) for _, end in sessions])
             origin = changes[0][0] if changes else 0.0
             times, counts, count = [0.0], [0], 0

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openenv._plots import COLOURS, canvas, colours, file_of, require_matplotlib
+from openenv._plots import COLOURS, canvas, file_of, require_matplotlib
 from openenv.bench.batch import BatchSummary, max_batch
 from openenv.bench.scale import ScaleResult
 from openenv.errors import UsageError
@@ -205,7 +206,7 @@ def success_lines(summaries: Sequence[BatchSummary]) -> bytes:
     """Success rate against the number of sessions: one line a wait, the worst repetition of each point."""
     with canvas(1, 1) as (figure, (axes,)):
         groups = _by_wait(summaries)
-        for number, (colour, (wait, group)) in enumerate(zip(colours(), groups.items(), strict=False)):
+        for number, (colour, (wait, group)) in enumerate(zip(cycle(COLOURS), groups.items(), strict=False)):
             sizes = _by_size(group)
             worst = [100 * min(s.successful / s.num_requests for s in batch) for batch in sizes.values()]
             # Lines often lie upon one another: those below are wider.

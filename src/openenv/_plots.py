@@ -45,16 +45,8 @@ def require_matplotlib() -> None:
         raise MissingExtra("matplotlib", "bench") from None
 
 
-def colours() -> Iterator[str]:
-    """The colours, repeated endlessly."""
-    while True:
-        yield from COLOURS
-
-
 @contextmanager
-def canvas(
-    rows: int, columns: int, *, share_y: bool = False, panel_width: float | None = None
-) -> Iterator[tuple[Figure, list[Axes]]]:
+def canvas(rows: int, columns: int, *, panel_width: float | None = None) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure in our style, and its panels, row by row. It uses neither a window nor matplotlib's global state."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -64,7 +56,7 @@ def canvas(
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width * columns, 3.6 * rows), dpi=DPI, layout="constrained")
         FigureCanvasAgg(figure)
-        panels = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+        panels = figure.subplots(rows, columns, squeeze=False)
         yield figure, [axes for line in panels for axes in line]
 
 
