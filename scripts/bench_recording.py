@@ -37,8 +37,9 @@ from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 from openenv.environment import Environment
 from openenv.recording import Subject, Tap, TapFactory
 from openenv.recording.storage import Blob
-from openenv.runtime import Session, SessionManager
 from openenv.runtime.admission import Limits
+from openenv.runtime.manager import SessionManager
+from openenv.runtime.session import Session
 from openenv.types import Action, Observation, State
 
 LOST_S = 1.0

@@ -101,24 +101,14 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(__all__, "openenv.errors"),  # all names but those below
-    "Action": "openenv.types",
-    "AutoAction": "openenv.auto",
-    "AutoEnv": "openenv.auto",
-    "EnvClient": "openenv.client",
-    "Environment": "openenv.environment",
-    "GenericAction": "openenv.client",
-    "GenericEnvClient": "openenv.client",
-    "Observation": "openenv.types",
-    "State": "openenv.types",
-    "StepResult": "openenv.types",
-    "SyncEnvClient": "openenv.client",
-    "SyncVectorEnvClient": "openenv.client",
-    "Transform": "openenv.environment",
-    "VectorEnvClient": "openenv.client",
+    **dict.fromkeys(["AutoAction", "AutoEnv"], "openenv.auto"),
+    **dict.fromkeys(["EnvClient", "GenericAction", "GenericEnvClient", "SyncEnvClient"], "openenv.client"),
+    **dict.fromkeys(["SyncVectorEnvClient", "VectorEnvClient"], "openenv.client"),
+    **dict.fromkeys(["Environment", "Transform"], "openenv.environment"),
+    **dict.fromkeys(["Action", "Observation", "State", "StepResult", "reward_mask"], "openenv.types"),
     "cli": "openenv.cli",
     "core": "openenv.core",
     "create_app": "openenv.server.app",
-    "reward_mask": "openenv.types",
 }
 
 __getattr__, __dir__ = _lazy(__name__, _HOMES)

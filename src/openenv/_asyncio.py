@@ -255,8 +255,8 @@ def wait_for(awaitable: Awaitable[Any]) -> Any:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _waiter.here(_await(awaitable))
-    return _waiter.elsewhere(_await(awaitable))
+        return _waiter.here(as_coroutine(awaitable))
+    return _waiter.elsewhere(as_coroutine(awaitable))
 
 
 def run_async_safely(coro: Coroutine[Any, Any, T]) -> T:
@@ -274,7 +274,8 @@ def run_async_safely(coro: Coroutine[Any, Any, T]) -> T:
     return outcome.result()
 
 
-async def _await(awaitable: Awaitable[Any]) -> Any:
+async def as_coroutine(awaitable: Awaitable[Any]) -> Any:
+    """Wraps an awaitable of another kind in a coroutine."""
     return await awaitable
 
 

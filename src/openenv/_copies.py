@@ -21,27 +21,26 @@ def deep_copy_of(environment: Any) -> Any:
     Raises:
         NotForkable: An attribute cannot be copied, or its copy would still use the original; the message names it.
     """
+    kind = type(environment)
     try:
         copy = deepcopy(environment)
     except NotForkable:
         raise
     except Exception as error:
-        name = type(environment).__name__
         raise NotForkable(
-            f"{name} cannot be forked: {_culprit(environment)}cannot be copied ({error}): implement save_state() and "
-            "load_state() without it"
+            f"{kind.__name__} cannot be forked: {_culprit(environment)}cannot be copied ({error}): implement "
+            "save_state() and load_state() without it"
         ) from error
-    if type(environment) not in _sound:
+    if kind not in _sound:
         # A closure is not copied, so the copy would use and change the original.
         for name, value in getattr(copy, "__dict__", {}).items():
             if _leads_to(value, environment):
-                class_name = type(environment).__name__
                 raise NotForkable(
-                    f"{class_name} cannot be forked: its attribute {name!r} holds a function made in one of its "
+                    f"{kind.__name__} cannot be forked: its attribute {name!r} holds a function made in one of its "
                     "methods, which still uses the original: implement save_state() and load_state(), which leave "
                     "it out"
                 )
-        _sound.add(type(environment))
+        _sound.add(kind)
     return copy
 
 

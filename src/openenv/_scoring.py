@@ -44,12 +44,8 @@ class ScoreSheet:
         self.notes: list[tuple[Any, str]] = []
 
 
-_sheet: ContextVar[ScoreSheet | None] = ContextVar("openenv_sheet", default=None)
-
-
-def current_sheet() -> ScoreSheet | None:
-    """The sheet of the current call."""
-    return _sheet.get()
+current_sheet: ContextVar[ScoreSheet | None] = ContextVar("openenv_sheet", default=None)
+"""The sheet of the current call."""
 
 
 def score(rubric: Rubric, action: Any, observation: Any, report: bool) -> float:
@@ -64,25 +60,25 @@ def score(rubric: Rubric, action: Any, observation: Any, report: bool) -> float:
     Raises:
         RubricFailed: The score is not a finite number.
     """
-    page, before = ScoreSheet(), _sheet.get()
-    _sheet.set(page)
+    page, before = ScoreSheet(), current_sheet.get()
+    current_sheet.set(page)
     try:
         given = resolve_awaitable(rubric(action, observation))
     finally:
-        _sheet.set(before)
+        current_sheet.set(before)
     return _settled(rubric, given, page, observation, report)
 
 
 async def score_async(rubric: Rubric, action: Any, observation: Any, report: bool) -> float:
     """Like `score`, from asynchronous code."""
-    page, before = ScoreSheet(), _sheet.get()
-    _sheet.set(page)
+    page, before = ScoreSheet(), current_sheet.get()
+    current_sheet.set(page)
     try:
         given = rubric(action, observation)
         if _is_pending(given):
             given = await given
     finally:
-        _sheet.set(before)
+        current_sheet.set(before)
     return _settled(rubric, given, page, observation, report)
 
 

@@ -143,7 +143,7 @@ class Rubric(ABC):
             yield pre_hook(self, action, observation)
         score = finite_score((yield self.forward(action, observation)), self)
         self.__dict__["last_score"] = score  # past `__setattr__`, which looks for children
-        page = current_sheet()
+        page = current_sheet.get()
         if page is not None:
             page.scores[id(self)] = score
         for hook in self._forward_hooks:
@@ -152,7 +152,7 @@ class Rubric(ABC):
 
     def _note(self, note: str) -> None:
         """Adds a note to the current score, for the metadata of the observation."""
-        page = current_sheet()
+        page = current_sheet.get()
         if page is not None:
             page.notes.append((self, note))
 

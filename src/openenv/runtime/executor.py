@@ -13,6 +13,7 @@ from random import Random
 from traceback import walk_tb
 from typing import Any, Protocol
 
+from .._asyncio import as_coroutine
 from .._copies import become_copy_of, deep_copy_of
 from ..environment import Environment, SessionRandom
 from ..errors import EnvironmentFailed, NotForkable
@@ -139,11 +140,6 @@ def close(environment: Any, _: None) -> Coroutine[Any, Any, None] | None:
     closing = getattr(environment, "close", None)
     outcome = None if closing is None else closing()
     return as_coroutine(outcome) if inspect.isawaitable(outcome) else None
-
-
-async def as_coroutine(awaitable: Awaitable[Any]) -> Any:
-    """Wraps an awaitable of another kind in a coroutine."""
-    return await awaitable
 
 
 def finish(given: Any, ending: Callable[[Any], Any]) -> Any:

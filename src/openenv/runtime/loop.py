@@ -12,8 +12,9 @@ from contextvars import copy_context
 from types import CoroutineType, coroutine
 from typing import Any, NamedTuple
 
+from .._asyncio import as_coroutine
 from .._exceptions import from_signal
-from .executor import Done, Operation, as_coroutine, attempt, close, construct, has_close, step
+from .executor import Done, Operation, attempt, close, construct, has_close, step
 from .thread import Mailbox
 
 

@@ -161,11 +161,6 @@ class SessionManager:
         """The sessions that hold a slot, oldest first."""
         return list(self._sessions.values())
 
-    @property
-    def shares_process(self) -> bool:
-        """Whether environments run in this process."""
-        return self.maker.pool is None
-
     def share(self, slots: Slots) -> None:
         """Shares the slots with other processes. Call it before the first session is opened."""
         assert not self._sessions

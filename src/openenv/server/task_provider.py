@@ -70,7 +70,7 @@ async def ask_environment(server: EnvironmentServer, principal: Principal, metho
     # Questions that the class can answer need no instance, nor do the follow-up questions that explain an error.
     if (
         cls is not None
-        and server.manager.shares_process
+        and server.manager.maker.pool is None
         and isinstance(inspect.getattr_static(cls, method), (staticmethod, classmethod))
     ):
         answer = await _awaited(asyncio.to_thread(_answer, cls, question), method)

@@ -26,8 +26,6 @@ _SUBJECTS = ("session", "episode", "request", "job", "stage")
 _NO_ID = ("-", "(")
 # C0, DEL and C1; characters that Python or terminals treat as line ends; and characters that set the text direction.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-# uvicorn's own loggers, as it names them.
-_UVICORN = ("uvicorn", "uvicorn.error", "uvicorn.access")
 
 
 def log_extra(
@@ -59,7 +57,7 @@ def logging_config(log_format: Literal["console", "json"], log_level: str) -> di
         "loggers": {
             "openenv": own,
             "uvicorn": own,
-            **{name: {"level": level, "propagate": True} for name in _UVICORN[1:]},
+            **{name: {"level": level, "propagate": True} for name in ("uvicorn.error", "uvicorn.access")},
         },
         **({"root": root} if log_format == "json" else {}),
     }

@@ -100,12 +100,6 @@ assert _FIRST_PHASE + len(Phase) * _PHASE_CELLS <= CELLS
 LAYOUT = 1 + zlib.crc32(repr([*Gauge, *Count, *Phase, *ERRORS]).encode())
 
 
-def buckets_of(cells: list[int], phase: Phase) -> list[int]:
-    """The counts of a phase's exported buckets: one for each of `BUCKET_BOUNDS`, and one for longer durations."""
-    raw = cells[phase.cell + 1 : phase.cell + 1 + BUCKETS]
-    return [sum(raw[: _SHORTEST + 1]), *raw[_SHORTEST + 1 : _LONGEST + 1], sum(raw[_LONGEST + 1 :])]
-
-
 _LASTING = (
     *(count.cell for count in Count),
     *range(FIRST_ERROR, FIRST_ERROR + len(ERRORS)),
@@ -154,7 +148,9 @@ class Reading:
         return self.cells[what.cell]
 
     def histogram(self, phase: Phase) -> Histogram:
-        return Histogram(buckets_of(self.cells, phase), self.cells[phase.cell] / 1e9)
+        raw = self.cells[phase.cell + 1 : phase.cell + 1 + BUCKETS]
+        counts = [sum(raw[: _SHORTEST + 1]), *raw[_SHORTEST + 1 : _LONGEST + 1], sum(raw[_LONGEST + 1 :])]
+        return Histogram(counts, self.cells[phase.cell] / 1e9)
 
     def errors(self) -> dict[tuple[type[OpenEnvError], str], int]:
         """The errors that have happened, by class and blame."""

@@ -16,8 +16,6 @@ logger = logging.getLogger("openenv.server")
 
 Ended = Callable[[Any, BaseException | None], None]
 
-_PACKAGE = "opentelemetry-sdk"
-
 
 def start() -> Callable[[str], ConnectionTracer]:
     """Prepares tracing.
@@ -32,7 +30,7 @@ def start() -> Callable[[str], ConnectionTracer]:
         import opentelemetry.sdk.trace  # noqa: F401 - the API alone, which others bring along, collects nothing
         from opentelemetry import trace
     except ImportError:
-        raise MissingExtra(_PACKAGE, "otel") from None
+        raise MissingExtra("opentelemetry-sdk", "otel") from None
     tracer = trace.get_tracer("openenv")
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         logger.warning(

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any
 
+from ..._asyncio import as_coroutine
 from ...errors import FactoryFailed, NotForkable
 from .. import executor
 from ..loop import EagerTask
@@ -89,7 +90,7 @@ class SessionProcess:
         while (frame := self._read()) is not None:
             verb, argument = decode_request(frame)
             del frame
-            result, error = executor.attempt(self._do, verb, argument)
+            result, error = executor.attempt(self._operations[verb], self._environment, argument)
             if type(result) is CoroutineType or inspect.isawaitable(result):
                 result, error = executor.attempt(self._await, result, None)
             self._answer(verb, result, error)
@@ -119,17 +120,14 @@ class SessionProcess:
                 if verb == Verb.CLOSE:
                     os._exit(0)
 
-            result, error = executor.attempt(self._do, verb, argument)
+            result, error = executor.attempt(self._operations[verb], self._environment, argument)
             if error is None and inspect.isawaitable(result):
-                task.run(result if type(result) is CoroutineType else executor.as_coroutine(result), done)
+                task.run(result if type(result) is CoroutineType else as_coroutine(result), done)
             else:
                 done(result, error)
 
         loop.add_reader(self._connection, readable)
         await ended
-
-    def _do(self, verb: int, argument: Any) -> Any:
-        return self._operations[verb](self._environment, argument)
 
     def _make(self, _: None, __: None) -> MadeEnvironment:
         environment = executor.construct(None, self._factory)
@@ -183,7 +181,7 @@ class SessionProcess:
     def _await(self, call: Any, _: None) -> Any:
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(call if type(call) is CoroutineType else executor.as_coroutine(call))
+        return self._runner.run(call if type(call) is CoroutineType else as_coroutine(call))
 
     def _answer(self, verb: int, result: Any, error: BaseException | None) -> None:
         if error is None:

@@ -58,9 +58,12 @@ class ProcessHandle:
         connection: A connected, non-blocking stream socket.
         most: Bytes of the largest accepted frame.
         end: Asks the fork server to end the process, given the grace in seconds.
+
+    Attributes:
+        is_open: Whether requests may still be sent.
     """
 
-    __slots__ = ("_end", "_loop", "_most", "_open", "_partial", "_unsent", "connection", "id", "listener", "reason")
+    __slots__ = ("_end", "_loop", "_most", "_partial", "_unsent", "connection", "id", "is_open", "listener", "reason")
 
     def __init__(
         self, handle_id: int, connection: socket.socket, most: int, end: Callable[[ProcessHandle, float], None]
@@ -72,19 +75,14 @@ class ProcessHandle:
         self._most = most
         self._end = end
         self._loop = asyncio.get_running_loop()
-        self._open = True
+        self.is_open = True
         self._partial = bytearray()
         self._unsent = memoryview(b"")
         self._loop.add_reader(connection, self._readable)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether requests may still be sent."""
-        return self._open
-
     def send(self, frame: bytes) -> None:
         """Sends a request, at once if the socket has room, as it nearly always has."""
-        if not self._open:
+        if not self.is_open:
             return
         try:
             sent = self.connection.send(frame)
@@ -108,8 +106,8 @@ class ProcessHandle:
 
     def close(self) -> None:
         """Closes the connection. A process that waits for a request then ends."""
-        if self._open:
-            self._open = False
+        if self.is_open:
+            self.is_open = False
             if not self._loop.is_closed():
                 self._loop.remove_reader(self.connection)
                 self._loop.remove_writer(self.connection)
@@ -119,7 +117,7 @@ class ProcessHandle:
 
     def on_exit(self, exit_: ProcessExit) -> None:
         """The fork server reports the end of the process."""
-        while self._open and self._readable():  # frames that it sent before
+        while self.is_open and self._readable():  # frames that it sent before
             pass
         self.close()
         listener, self.listener = self.listener, None

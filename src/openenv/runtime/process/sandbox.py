@@ -90,8 +90,6 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC = 1, 2, 4, 8, 0
 CHECK_LIMIT_S = 10.0
 # Most characters of the error message of a process that cannot be made.
 MOST_TEXT = 1000
-# Services have their sockets in these folders. Code that reaches the sockets needs no network.
-_HIDDEN = ("/run",)
 _UNSHARED = ("pid", "net", "ipc", "uts")
 _MOUNTS = ("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
 _PROBE = "from openenv.runtime.process import sandbox; sandbox.probe()"
@@ -101,7 +99,8 @@ def command(kind: Literal["none", "bwrap"], arguments: list[str]) -> list[str]:
     """The command line that runs another command line, in the sandbox if there is one."""
     if kind == "none":
         return arguments
-    hidden = [word for place in _HIDDEN if Path(place).is_dir() for word in ("--tmpfs", place, "--remount-ro", place)]
+    # Services have their sockets there. Code that reaches the sockets needs no network.
+    hidden = ("--tmpfs", "/run", "--remount-ro", "/run") if Path("/run").is_dir() else ()
     spaces = [f"--unshare-{each}" for each in _UNSHARED]
     # The capability is for the mounts of each session, and is dropped before an environment is made.
     capability = ("--cap-add", "CAP_SYS_ADMIN")
