@@ -229,11 +229,8 @@ class ReplayTarget:
         self.hash = contract.hash
         self.sessions = sessions
         self._options = options
-        observation = SchemaNodes(schemas.get("observation"))
-        self._observations = (
-            SchemaNodes(schemas.get("reset_observation") or schemas.get("observation")),
-            observation,
-        )
+        observation = schemas.get("observation")
+        self._observations = SchemaNodes(schemas.get("reset_observation") or observation), SchemaNodes(observation)
 
     def client(self, timeout_s: float | None) -> GenericEnvClient:
         """A client with a separate session. `timeout_s` limits each call; None for no limit."""
@@ -298,7 +295,7 @@ def server_target(url: str, api_key: str | None) -> ReplayTarget:
     try:
         contract = Contract(schemas)
     except ValueError as error:
-        raise errors.ProtocolViolation(f"{url}/schema answers what is no schema: {error}") from None
+        raise errors.ProtocolViolation(f"{url}/schema did not answer with a JSON Schema: {error}") from None
     return ReplayTarget(url, schemas, contract, None, base_url=url, api_key=api_key)
 
 
@@ -307,7 +304,7 @@ def schemas_at(url: str, api_key: str | None) -> dict[str, Any]:
     address = http_url(websocket_url(url))
     answer = fetch(f"{address}/schema", bearer(api_key), ASK_S)
     if answer.status in {401, 403}:
-        raise errors.Unauthorized(f"{address} wants another key, or one at all: give it by --api-key")
+        raise errors.Unauthorized(f"{address} requires a valid API key: give it by --api-key")
     if answer.status != 200:
         raise errors.ProtocolViolation(
             f"{address}/schema answers with status {answer.status}: is an environment there?"
@@ -315,7 +312,7 @@ def schemas_at(url: str, api_key: str | None) -> dict[str, Any]:
     try:
         schemas = answer.json()
     except ValueError as error:
-        raise errors.ProtocolViolation(f"{address}/schema answers what is no schema: {error}") from None
+        raise errors.ProtocolViolation(f"{address}/schema did not answer with a JSON Schema: {error}") from None
     return schemas if isinstance(schemas, dict) else {}
 
 
@@ -466,7 +463,7 @@ class ReplayPlayer:
             self._end(None, f"compared up to step {number - 1}: the record lacks step {number}")
         elif recorded.error_class and recorded.error_class not in _OWN:
             self._end(None, f"compared up to step {number - 1}: then {recorded.error_class} was recorded")
-        elif recorded.step_arguments and not _is_direct(recorded):
+        elif recorded.step_arguments and recorded.step_arguments != DIRECT_CALL:
             self._end(None, f"compared up to step {number - 1}: the next had arguments beside its action (HTTP)")
         return bool(self._note)
 
@@ -475,7 +472,7 @@ class ReplayPlayer:
     ) -> tuple[StepResult[dict[str, Any]] | None, errors.OpenEnvError | None]:
         """Repeats the recorded call: a step, a direct tool call, or the reset."""
         try:
-            if _is_direct(recorded):
+            if recorded.step_arguments == DIRECT_CALL:
                 name, arguments = recorded.action["tool_name"], recorded.action["arguments"]
                 params = {"name": name, "arguments": arguments}
                 found = await ask_session(client, McpMethod.TOOLS_CALL, params, self._rules.timeout_s)
@@ -499,7 +496,7 @@ class ReplayPlayer:
         # Some records lack the error's class.
         if was != now and not (was == "" and now):
             said = None if error is None else f"{now}: {error.message}"
-            return _divergence_in(recorded.step, "error", recorded.error, said)
+            return Divergence(recorded.step, "error", ValueDifference((), recorded.error, said))
         if played is None:
             return None
         schema = self._target.observation(recorded.step)
@@ -511,7 +508,7 @@ class ReplayPlayer:
             # Some servers do not report how an episode ended.
             unsaid = one is None and part in {"terminated", "truncated"}
             if not unsaid and not self._same(one, other):
-                return _divergence_in(recorded.step, part, one, other)
+                return Divergence(recorded.step, part, ValueDifference((), one, other))
         return None
 
     def _same(self, recorded: Any, played: Any) -> bool:
@@ -521,14 +518,6 @@ class ReplayPlayer:
 
     def _end(self, outcome: ReplayOutcome | None, note: str) -> None:
         self._outcome, self._note = outcome, note
-
-
-def _is_direct(recorded: Transition) -> bool:
-    return recorded.step_arguments == DIRECT_CALL
-
-
-def _divergence_in(step: int, part: str, one: Any, other: Any) -> Divergence:
-    return Divergence(step, part, ValueDifference((), one, other))
 
 
 def episode_chains(episodes: Iterator[Episode]) -> Iterator[list[Episode]]:

@@ -144,7 +144,7 @@ def test_a_server_that_wants_a_key(contract: Run) -> None:
     ("answer", "words"),
     [
         (None, "answers with status 404"),
-        (lambda: PlainTextResponse("hello"), "answers what is no schema"),
+        (lambda: PlainTextResponse("hello"), "did not answer with a JSON Schema"),
         (
             lambda: PlainTextResponse('{"action": {"enum": 3}}'),
             "did not return a JSON Schema: enum must be a list, got 3",

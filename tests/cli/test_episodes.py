@@ -193,16 +193,16 @@ def test_an_export_overwrites_nothing_and_leaves_nothing_that_is_not_whole(
 ) -> None:
     code, _, err = episodes("export", record, "-o", record)
     assert code == 1
-    assert "is there already: remove it, or name another file" in err
+    assert "exists already: remove it, or name another file" in err
     code, _, err = episodes("export", record, "-o", tmp_path / "a.csv")
     assert code == 1
-    assert "let it end in .jsonl or .parquet" in err
+    assert "it must end in .jsonl or .parquet" in err
     lost = {"$array": {"dtype": "<f8", "shape": [3], "sha256": "ab" * 32}}
     broken = write_lines(tmp_path / "broken" / "a.jsonl", [line(0, observation={"x": lost})])
     for name in ("b.jsonl", "b.parquet"):
         code, _, err = episodes("export", broken, "-o", tmp_path / name)
         assert code == 2
-        assert "is not there; copy the record together with its folder `arrays`" in err
+        assert "does not exist; copy the record together with its folder `arrays`" in err
         assert [each.name for each in tmp_path.iterdir() if each.name.startswith("b.")] == []
 
 

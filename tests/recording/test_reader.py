@@ -155,11 +155,11 @@ def test_of_many_faults_the_first_are_told_and_all_are_counted(tmp_path: Path) -
 def test_a_file_that_is_no_parquet_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
     write_lines(tmp_path / "b.jsonl", episode(1))
-    with pytest.raises(UnreadableRecord, match=r"a\.parquet is no Parquet that can be read"):
+    with pytest.raises(UnreadableRecord, match=r"a\.parquet is not a readable Parquet file"):
         read(tmp_path / "a.parquet")
     recording = Recording(tmp_path)
     assert len(list(recording.episodes())) == 1
-    assert "a.parquet: no Parquet" in recording.damage.sentences()[0]
+    assert "a.parquet: not a readable Parquet file" in recording.damage.sentences()[0]
 
 
 def test_parquet_that_was_damaged_is_told(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_parquet_of_somebody_else_is_told_with_what_it_lacks(tmp_path: Path) -> 
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table({"prompt": ["hi"]}), tmp_path / "a.parquet")
-    with pytest.raises(UnreadableRecord, match="no record of openenv: it lacks the columns action, arguments"):
+    with pytest.raises(UnreadableRecord, match="is not a record of openenv: it lacks the columns action, arguments"):
         read(tmp_path / "a.parquet")
 
 

@@ -59,7 +59,7 @@ def test_an_array_that_numpy_wrote_is_read(tmp_path: Path) -> None:
     ids=["zip", "empty", "garbage", "deep head", "huge shape", "objects", "other order"],
 )
 def test_a_file_that_is_no_such_array_is_an_error_of_the_record(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(UnreadableRecord, match="is no array of <f8"):
+    with pytest.raises(UnreadableRecord, match="is not an array of <f8"):
         restored(tmp_path, content)
 
 

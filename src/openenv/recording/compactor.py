@@ -161,8 +161,13 @@ def compact_file(path: Path) -> bool:
         if path.with_suffix(PARQUET).exists():  # converted before its process was killed
             path.unlink()
             return
-        _repair(fd)
         size = os.fstat(fd).st_size
+        if size:  # an empty file cannot be mapped
+            with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as content:
+                end = content.rfind(b"\n") + 1
+            if end < size:  # the last line is incomplete
+                os.ftruncate(fd, end)
+                size = end
         if size == 0:
             path.unlink()
         elif size >= SMALL_BYTES and can_convert():
@@ -173,16 +178,6 @@ def compact_file(path: Path) -> bool:
             path.unlink()
 
     return run_locked(path, work)
-
-
-def _repair(fd: int) -> None:
-    """Removes an incomplete last line."""
-    size = os.fstat(fd).st_size
-    if size:  # an empty file cannot be mapped
-        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as content:
-            end = content.rfind(b"\n") + 1
-        if end < size:
-            os.ftruncate(fd, end)
 
 
 def main(arguments: list[str]) -> int:

@@ -156,9 +156,9 @@ def export(episodes: Iterator[Episode], target: Path, on_episode: Callable[[int]
         MissingExtra: The target is Parquet and pyarrow is not installed.
     """
     if target.suffix not in {JSONL, PARQUET}:
-        raise UsageError(f"{target} is no name for an export: let it end in {JSONL} or {PARQUET}")
+        raise UsageError(f"{target} is not a name for an export: it must end in {JSONL} or {PARQUET}")
     if target.exists():
-        raise UsageError(f"{target} is there already: remove it, or name another file")
+        raise UsageError(f"{target} exists already: remove it, or name another file")
     lines = target.with_name(f"{target.stem}{PART}{JSONL}{PART}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def _write(episodes: Iterator[Episode], file: BinaryIO, folder: Path, on_episode
                         shutil.copyfile(there, part)
                 except FileNotFoundError:
                     raise MissingArray(
-                        f"{there} is not there; copy the record together with its folder `arrays`"
+                        f"{there} does not exist; copy the record together with its folder `arrays`"
                     ) from None
             file.write(msgspec.json.encode(line) + b"\n")
         count += 1

@@ -115,7 +115,7 @@ class JsonlSource:
                 if head is not None:
                     yield offset, head
             elif len(line) == MOST_LINE_BYTES:
-                damage.add(ReadFault(self.path, f"line {number}", "it is too long to be one of ours"))
+                damage.add(ReadFault(self.path, f"line {number}", "it is longer than any line of a record"))
                 return
             else:
                 damage.add(ReadFault(self.path, f"line {number}", "the file ends in the middle of it", torn=True))
@@ -193,11 +193,11 @@ class ParquetSource:
         except FileNotFoundError:
             raise
         except self._damages as error:
-            raise UnreadableRecord(f"{path} is no Parquet that can be read: {_first_line(error)}") from None
+            raise UnreadableRecord(f"{path} is not a readable Parquet file: {_first_line(error)}") from None
         missing = {*_HEAD, *JSON_COLUMNS} - {*self._file.schema_arrow.names}
         if missing:
             raise UnreadableRecord(
-                f"{path} is no record of openenv: it lacks the columns {', '.join(sorted(missing))}"
+                f"{path} is not a record of openenv: it lacks the columns {', '.join(sorted(missing))}"
             )
         metadata = self._file.metadata
         groups = range(metadata.num_row_groups)
@@ -227,8 +227,11 @@ class ParquetSource:
             rows = [place - self._starts[group] for place in found]
             for first in range(0, len(rows), BATCH_ROWS):
                 for row in self._group(group).take(rows[first : first + BATCH_ROWS]).to_pylist():
+                    facts = {name: row[name] for name in Transition.__struct_fields__ if row[name] is not None}
                     try:
-                        transition = _transition_of_row(row)
+                        for name in facts.keys() & JSON_COLUMNS:
+                            facts[name] = msgspec.json.decode(facts[name])
+                        transition = msgspec.convert(facts, Transition)
                         yield transition.restored(folder) if arrays else transition
                     except (msgspec.DecodeError, RecursionError, UnreadableRecord) as error:
                         kind = type(error) if isinstance(error, UnreadableRecord) else UnreadableRecord
@@ -251,14 +254,6 @@ def _head_of_row(row: dict[str, Any]) -> TransitionHead:
     if "source" in facts:
         facts["source"] = msgspec.json.decode(facts["source"])
     return msgspec.convert(facts, TransitionHead)
-
-
-def _transition_of_row(row: dict[str, Any]) -> Transition:
-    facts = {name: row[name] for name in Transition.__struct_fields__ if row[name] is not None}
-    return msgspec.convert(
-        {name: msgspec.json.decode(value) if name in JSON_COLUMNS else value for name, value in facts.items()},
-        Transition,
-    )
 
 
 def _first_line(error: BaseException) -> str:

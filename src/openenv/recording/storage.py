@@ -159,7 +159,7 @@ def elements_of(content: bytes) -> bytes:
     """
     start = 10 + int.from_bytes(content[8:10], "little")
     if not content.startswith(_NPY) or b"'fortran_order': False" not in content[10:start]:
-        raise ValueError("it is no file of numpy's format 1.0 in C order")
+        raise ValueError("it is not in numpy's file format 1.0, in C order")
     return content[start:]
 
 
@@ -307,5 +307,5 @@ def _size_of(folder: str) -> int:
     for place, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):  # removed meanwhile
-                size += Path(place, name).lstat().st_size
+                size += os.lstat(f"{place}/{name}").st_size
     return size

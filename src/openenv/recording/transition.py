@@ -20,26 +20,6 @@ SUFFIXES = {"$array": ".npy", "$bytes": ".bin"}
 _HASH_DIGITS = 64
 
 
-def restore_arrays(value: Any, folder: str) -> Any:
-    """Replaces the marks in a value by the stored arrays and bytes.
-
-    Args:
-        value: A value decoded from JSON.
-        folder: The record's folder, which contains `arrays/`.
-
-    Raises:
-        MissingArray: A stored file is missing or was changed.
-        UnreadableRecord: A mark is invalid.
-        MissingExtra: numpy is not installed.
-    """
-    try:
-        return _restore(value, Path(folder))
-    except ValueError as error:
-        if isinstance(error, errors.UnreadableRecord):
-            raise
-        raise errors.UnreadableRecord(f"a value cannot be read: {error}") from None
-
-
 def referenced_arrays(value: Any) -> Iterator[tuple[str, str]]:
     """Hash and suffix of each stored file that a decoded value refers to."""
     if isinstance(value, list):
@@ -89,14 +69,14 @@ def _read_file(key: str, facts: dict[str, Any], folder: Path) -> Any:
         return read_array(facts["dtype"], facts["shape"], elements_of(content))
     except (ValueError, KeyError) as error:
         raise errors.UnreadableRecord(
-            f"{file} is no array of {facts.get('dtype')} {facts.get('shape')}: {error}"
+            f"{file} is not an array of {facts.get('dtype')} {facts.get('shape')}: {error}"
         ) from None
 
 
 def _digest(key: str, facts: dict[str, Any]) -> str:
     digest = facts["sha256"]
     if not (isinstance(digest, str) and len(digest) == _HASH_DIGITS and digest.isalnum()):
-        raise errors.UnreadableRecord(f"{key} names {digest!r:.100}, which is no SHA-256")
+        raise errors.UnreadableRecord(f"{key} names {digest!r:.100}, which is not a SHA-256 hash")
     return digest
 
 
@@ -189,7 +169,13 @@ class Transition(msgspec.Struct, frozen=True):
 
         Raises:
             UnreadableRecord: A mark is invalid.
-            MissingArray: An array is missing or was changed.
+            MissingArray: A stored file is missing or was changed.
+            MissingExtra: numpy is not installed.
         """
-        found = {name: restore_arrays(getattr(self, name), folder) for name in ("observation", "action", "arguments")}
-        return msgspec.structs.replace(self, **found)
+        names, place = ("observation", "action", "arguments"), Path(folder)
+        try:
+            return msgspec.structs.replace(self, **{name: _restore(getattr(self, name), place) for name in names})
+        except errors.UnreadableRecord:
+            raise
+        except ValueError as error:
+            raise errors.UnreadableRecord(f"a value cannot be read: {error}") from None

@@ -16,10 +16,13 @@ from typing import Any, Protocol
 from .._asyncio import as_coroutine
 from .._copies import become_copy_of, deep_copy_of
 from ..environment import Environment, SessionRandom
-from ..errors import EnvironmentFailed, NotForkable
+from ..errors import EnvironmentFailed, InvalidAction, InvalidArgument, NotForkable, ResetRequired
 
 Operation = Callable[[Any, Any], Any]
 """A function that uses an environment: `operation(environment, argument)`."""
+
+PASSED_ERRORS = (EnvironmentFailed, InvalidAction, InvalidArgument, ResetRequired)
+"""Our own errors that an environment may raise: clients get them unchanged."""
 
 Done = Callable[[Any, BaseException | None], None]
 """Gets the result, or None and the exception; called on the event loop, exactly once."""

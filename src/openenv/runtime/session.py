@@ -15,7 +15,7 @@ from ..recording import Source, Tap
 from ..telemetry.logs import log_extra
 from ..telemetry.metrics import METER, Gauge, Phase
 from .admission import ConcurrencyGate
-from .executor import Done, Executor, Operation, Snapshot, describe_error, load, save
+from .executor import PASSED_ERRORS, Done, Executor, Operation, Snapshot, describe_error, load, save
 from .profile import EnvironmentProfile, Execution
 
 if TYPE_CHECKING:
@@ -54,9 +54,6 @@ _STARTING, _LIVE, _EXECUTING = SessionState.STARTING, SessionState.LIVE, Session
 _DETACHED, _CLOSING, _GONE = SessionState.DETACHED, SessionState.CLOSING, SessionState.GONE
 _RESET, _STEP = Phase.RESET, Phase.STEP
 _LOOP = Execution.LOOP
-
-# Our own errors that an environment may raise: they are passed on unchanged.
-_KEPT_ERRORS = (errors.EnvironmentFailed, errors.InvalidAction, errors.InvalidArgument, errors.ResetRequired)
 
 OnOpened = Callable[[errors.OpenEnvError | None], None]
 """Called with None when a session is LIVE, or with the error."""
@@ -518,7 +515,7 @@ class Session:
             self.executor.close(self._closed)
         # Our other errors, raised by an environment, are not about this session: the environment may be a client
         # itself and have lost its own connection.
-        if error is not None and not isinstance(error, _KEPT_ERRORS):
+        if error is not None and not isinstance(error, PASSED_ERRORS):
             failed = errors.StepFailed(describe_error(error))
             failed.__cause__ = error
             error = failed

@@ -18,7 +18,7 @@ from ... import errors
 from ..._introspection import unwrap_partial
 from ...protocol.codecs import codec_of
 from ...protocol.encoding import encode_outcome, encode_state_fields
-from ..executor import RemoteError, error_text, source_of
+from ..executor import PASSED_ERRORS, RemoteError, error_text, source_of
 from .sandbox import ProcessLimits
 
 # From the server: fork a process (the message has the socket to it); end one.
@@ -212,9 +212,7 @@ def encode_reply(verb: int, result: Any) -> bytes:
 
 def encode_error(error: BaseException, trace: str = "") -> bytes:
     """In the process: the contents of a reply with an exception."""
-    facts = None
-    if isinstance(error, errors.OpenEnvError):
-        facts = {**error.data, **error.facts()}
+    facts = {**error.data, **error.facts()} if isinstance(error, errors.OpenEnvError) else None
     said = {
         "kind": type(error).__name__,
         "text": error_text(error)[:_MOST_TEXT],
@@ -256,9 +254,7 @@ def _error_of(reply: _Reply) -> BaseException:
     error: BaseException | None = None
     if reply.error is not None:
         known = errors.from_wire(reply.error)
-        if isinstance(
-            known, (errors.EnvironmentFailed, errors.InvalidAction, errors.InvalidArgument, errors.ResetRequired)
-        ):
+        if isinstance(known, PASSED_ERRORS):
             error = known
     if error is None:
         kind = reply.kind if reply.kind.isidentifier() and len(reply.kind) < 100 else "Exception"
