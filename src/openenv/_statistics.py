@@ -114,15 +114,11 @@ def t_quantile(share: float, freedom: float) -> float:
     low, high = 0.0, math.pi / 2
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if constant * _integral(middle, freedom - 1) < share - 0.5:
+        width = middle / _STEPS
+        heights: list[float] = [math.cos(width * number) ** (freedom - 1) for number in range(_STEPS + 1)]
+        area = width / 3 * (heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1])
+        if constant * area < share - 0.5:
             low = middle
         else:
             high = middle
     return math.sqrt(freedom) * math.tan(low)
-
-
-def _integral(end: float, power: float) -> float:
-    """The integral of cos(angle) ** power from 0 to `end`, which is at most a right angle."""
-    width = end / _STEPS
-    heights: list[float] = [math.cos(width * number) ** power for number in range(_STEPS + 1)]
-    return width / 3 * (heights[0] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]) + heights[-1])
