@@ -1,7 +1,8 @@
 """Prints the table of `docs/validate.md`: all checks of `openenv validate`."""
 
 from openenv.project.checks import Level
-from openenv.project.checks.examination import CODE_CHECKS, FILE_CHECKS, level_of
+from openenv.project.checks.examination import CODE_CHECKS, FILE_CHECKS
+from openenv.project.checks.findings import level_of
 from openenv.project.checks.url import CHECKS
 
 HEAD = "| check | asks | needs |\n|---|---|---|"

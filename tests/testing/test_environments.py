@@ -18,8 +18,7 @@ from openenv.project.checks.examination import CODE_CHECKS
 from openenv.server import create_app
 from openenv.testing import EnvironmentConformance
 from openenv.testing.check import CheckFailure, CheckSkip, CheckWarning
-from openenv.testing.environments import RUNTIME
-from openenv.testing.load_checks import CHECKS as LOAD_CHECKS
+from openenv.testing.environments import CHECKS
 from openenv.types import Action, Observation, State
 
 pytestmark = pytest.mark.filterwarnings("default::openenv.testing.check.CheckWarning")
@@ -253,5 +252,5 @@ def test_every_question_is_one_test_and_one_check() -> None:
     spy = suite(Stairs, _ask=lambda self, name: asked.append(name))
     for _, test in each_test(spy):
         test()
-    assert sorted(asked) == sorted(check.id for check in (*RUNTIME, *LOAD_CHECKS))
+    assert sorted(asked) == sorted(check.id for check in CHECKS)
     assert {check.id for check in CODE_CHECKS} >= set(asked)

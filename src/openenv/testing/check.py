@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 
-class CheckFailure(AssertionError):
-    """A check found a fault. In a test, it is a failure.
+class CheckProblem(Exception):
+    """A check found a problem.
 
     Args:
         saw: The observation with its values, in one line.
@@ -22,13 +22,12 @@ class CheckFailure(AssertionError):
         self.fix = fix
 
 
-class CheckWarning(UserWarning):
-    """A check found a possible problem, but no fault. The arguments are those of `CheckFailure`."""
+class CheckFailure(CheckProblem, AssertionError):
+    """A check found a fault. In a test, it is a failure."""
 
-    def __init__(self, saw: str, fix: str):
-        super().__init__(f"{saw} To fix it: {fix}")
-        self.saw = saw
-        self.fix = fix
+
+class CheckWarning(CheckProblem, UserWarning):
+    """A check found a possible problem, but no fault."""
 
 
 class CheckSkip(unittest.SkipTest):
@@ -56,3 +55,8 @@ class Check:
     def of(cls, name: str, asks: str, *needs: str) -> Callable[[Callable[[Any], Any]], Self]:
         """Decorator that makes a check from a function."""
         return lambda run: cls(name, asks, run, needs)
+
+    @classmethod
+    def all_in(cls, module: Mapping[str, Any]) -> tuple[Self, ...]:
+        """The checks among the names of a module, in the order of their definitions."""
+        return tuple(value for value in module.values() if isinstance(value, cls))

@@ -11,27 +11,14 @@ from . import lifecycle_checks, load_checks, schema_checks
 from .check import Check, CheckWarning
 from .harness import ConformanceHarness
 
-# In the order of `openenv validate`: checks that others need first, checks that may end the process last.
-RUNTIME: tuple[Check, ...] = (
-    lifecycle_checks.runtime_session,
-    lifecycle_checks.runtime_reset,
-    lifecycle_checks.runtime_step,
-    lifecycle_checks.runtime_state,
-    schema_checks.runtime_schema,
-    schema_checks.runtime_finite,
-    schema_checks.runtime_reward,
-    schema_checks.runtime_done,
-    lifecycle_checks.runtime_after_done,
-    lifecycle_checks.runtime_seed,
-    lifecycle_checks.runtime_episodes,
-    lifecycle_checks.runtime_isolation,
-    lifecycle_checks.runtime_bad_action,
-    lifecycle_checks.runtime_close,
-)
+# The checks of the tests below, in the order of `openenv validate`: checks that others need first, checks that may
+# end the process last.
+CHECKS: list[Check] = []
 
 
 def _test_of(check: Check) -> Callable[[EnvironmentConformance], None]:
-    """A test that runs a check."""
+    """Adds a check to `CHECKS`. Returns a test that runs it."""
+    CHECKS.append(check)
 
     def test(self: EnvironmentConformance) -> None:
         async def run() -> None:

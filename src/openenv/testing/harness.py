@@ -7,10 +7,9 @@ import contextlib
 import inspect
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from .. import providers
@@ -218,9 +217,20 @@ class CallOutcome:
     truncated: bool = False
     error: OpenEnvError | None = None
 
+    @property
+    def failure(self) -> OpenEnvError | None:
+        """The error of the environment. None if the call succeeded, but its answer cannot be sent."""
+        text = "" if self.error is None else self.error.message
+        cannot_be_sent = (
+            text.startswith("the reward is ")
+            or " cannot be written as " in text
+            or "cannot be sent, since reading it raised" in text
+        )
+        return None if cannot_be_sent else self.error
+
 
 class EpisodePlayer:
-    """Plays one session through a client.
+    """Plays one session through a client. An error of a reset or step is part of its outcome.
 
     Args:
         client: Its client.
@@ -233,54 +243,45 @@ class EpisodePlayer:
         self._steps = 0
 
     async def reset(self, seed: int | None = None, episode_id: str | None = EPISODE) -> CallOutcome:
-        """Starts an episode. Raises OpenEnvError."""
+        """Starts an episode."""
         arguments: dict[str, Any] = {} if episode_id is None else {"episode_id": episode_id}
         if seed is not None and self._seedable:
             arguments["seed"] = seed
         self._steps = 0
         said = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if value != EPISODE)
-        return _outcome_of(f"reset({said})", True, await self.client.reset(**arguments))
+        return await _outcome_of(f"reset({said})", True, self.client.reset(**arguments))
 
     async def step(self, action: Mapping[str, Any], timeout_s: float | None = None) -> CallOutcome:
-        """Executes an action. Raises OpenEnvError."""
+        """Executes an action."""
         self._steps += 1
-        result = await self.client.step(dict(action), timeout_s=timeout_s)
-        return _outcome_of(f"step {self._steps} ({action})", False, result)
-
-    async def state(self) -> dict[str, Any]:
-        """The state. Raises OpenEnvError."""
-        return await self.client.state()
+        call = self.client.step(dict(action), timeout_s=timeout_s)
+        return await _outcome_of(f"step {self._steps} ({action})", False, call)
 
     async def play(
         self, actions: Sequence[Mapping[str, Any]], seed: int | None = None, limit_s: float | None = None
     ) -> list[CallOutcome]:
         """Plays an episode to its end, or until there are no more actions, or for some seconds.
 
-        Errors are part of the outcomes. An error that ends the session ends the episode.
+        An error that ends the session ends the episode.
 
         Raises:
             CheckFailure: A step did not return in time.
         """
         until = None if limit_s is None else time.monotonic() + limit_s
         await asyncio.sleep(0)  # inline environments never yield: let other tasks run
-        try:
-            seen = [await self.reset(seed)]
-        except OpenEnvError as error:
-            seen = [CallOutcome(f"reset(seed={seed})", True, error=error)]
-            if not is_unsendable(error):
-                return seen
+        seen = [await self.reset(seed)]
+        if seen[0].failure is not None:
+            return seen
         for action in actions:
-            try:
-                seen.append(await self.step(action))
-            except StepTimeout as error:
+            seen.append(await self.step(action))
+            error = seen[-1].error
+            if isinstance(error, StepTimeout):
                 raise CheckFailure(
-                    f"step {self._steps} ({action}) did not return: {error.message}.",
+                    f"{seen[-1].call} did not return: {error.message}.",
                     "make every step return, with a timeout if needed",
-                ) from None
-            except OpenEnvError as error:
-                seen.append(CallOutcome(f"step {self._steps} ({action})", False, error=error))
-                if not isinstance(error, StepFailed) and error.blame != "client":  # the session is lost
-                    break
+                )
+            if error is not None and not isinstance(error, StepFailed) and error.blame != "client":
+                break  # the session is lost
             if seen[-1].done or (until is not None and time.monotonic() > until):
                 break
         return seen
@@ -325,13 +326,7 @@ class ConformanceHarness:
         self._playing = 0
         self._facts: EnvironmentFacts | None = None
         self._repertoire: Repertoire | None = None
-        self._sample: list[list[CallOutcome]] | None = None
-
-    @cached_property
-    def schemas(self) -> dict[str, dict[str, Any]]:
-        """The JSON Schemas of its types, as in `GET /schema`."""
-        found: dict[str, dict[str, Any]] = self.server.schemas
-        return found
+        self._sample: list[CallOutcome] | None = None
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[EpisodePlayer]:
@@ -399,21 +394,21 @@ class ConformanceHarness:
             tools = None
             if Repertoire.takes_tools(self.server):
                 async with self.session() as player:
-                    await player.reset()
-                    tools = (await player.step({"type": "list_tools"})).observation.get("tools", [])
+                    await player.client.reset(episode_id=EPISODE)
+                    tools = (await player.client.step({"type": "list_tools"})).observation.get("tools", [])
             self._repertoire = Repertoire(self.server, self._given, facts.offered, tools)
         return self._repertoire
 
-    async def sample(self) -> list[list[CallOutcome]]:
-        """Some episodes, each in its own session. Later calls return the same ones."""
+    async def sample(self) -> list[CallOutcome]:
+        """The calls of some episodes, each in its own session. Later calls return the same ones."""
         if self._sample is None:
             actions = await self.actions()
-            episodes = []
+            sample: list[CallOutcome] = []
             for number in range(SAMPLES):
                 async with self.session() as player:
                     turned = actions[number:] + actions[:number]
-                    episodes.append(await player.play(turned[:STEPS], number, self.call_s / SAMPLES))
-            self._sample = episodes
+                    sample += await player.play(turned[:STEPS], number, self.call_s / SAMPLES)
+            self._sample = sample
         return self._sample
 
 
@@ -421,15 +416,9 @@ def _metadata(environment: Any, _: None) -> Any:
     return environment.get_metadata() if hasattr(environment, "get_metadata") else None
 
 
-def _outcome_of(call: str, reset: bool, result: StepResult[dict[str, Any]]) -> CallOutcome:
+async def _outcome_of(call: str, reset: bool, answer: Awaitable[StepResult[dict[str, Any]]]) -> CallOutcome:
+    try:
+        result = await answer
+    except OpenEnvError as error:
+        return CallOutcome(call, reset, error=error)
     return CallOutcome(call, reset, result.observation, result.reward, result.done, result.truncated)
-
-
-def is_unsendable(error: OpenEnvError) -> bool:
-    """Whether the environment answered with a value that cannot be sent."""
-    text = error.message
-    return (
-        text.startswith("the reward is ")
-        or " cannot be written as " in text
-        or "cannot be sent, since reading it raised" in text
-    )

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 # Number of sessions: the first one also creates resources for all of them.
 CYCLES = 3
@@ -20,25 +19,14 @@ PAUSES_S = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 _COMPLAINTS = "close() of its environment failed"
 
 
-class Leaks(NamedTuple):
-    """The resources that sessions leaked.
-
-    Attributes:
-        cycles: Number of sessions.
-        left: The additional resources, as text.
-        complaints: The exceptions of their `close`.
-    """
-
-    cycles: int
-    left: list[str]
-    complaints: list[str]
-
-
-async def find_leaks(cycle: Callable[[], Awaitable[None]]) -> Leaks:
-    """Runs a function a few times and finds the resources that it leaks.
+async def find_leaks(cycle: Callable[[], Awaitable[None]]) -> tuple[list[str], list[str]]:
+    """Runs a function `CYCLES` times, and once before that.
 
     Args:
         cycle: Opens a session, uses and closes it.
+
+    Returns:
+        The resources that it leaked, as text, and the exceptions of `close` of its environments.
     """
     with _Complaints() as complaints:
         await cycle()
@@ -58,15 +46,22 @@ async def find_leaks(cycle: Callable[[], Awaitable[None]]) -> Leaks:
                     left.append(f"{count} {kind} ({', '.join(f'{number} of {name}' for name, number in most)})")
             if not left:
                 break
-    return Leaks(CYCLES, left, complaints.heard)
+    return left, complaints.heard
 
 
 def resident_bytes() -> int | None:
     """Memory of this process and its children, in bytes. None if unknown."""
-    try:
-        return sum(map(_resident, [Path("/proc/self"), *(Path(f"/proc/{child}") for child in descendants("self"))]))
-    except OSError:
-        return None
+    pages = 0
+    for process in ("self", *descendants("self")):
+        try:
+            pages += int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1])
+        except OSError:
+            if process == "self":
+                return None
+            # A child has ended.
+    import resource
+
+    return pages * resource.getpagesize()
 
 
 async def _held_after() -> dict[str, Counter[str]]:
@@ -115,18 +110,6 @@ def _command(process: str) -> str:
     except OSError:
         return "a process"
     return " ".join(words[:3])[:60].strip() or "a process"
-
-
-def _resident(place: Path) -> int:
-    try:
-        pages = int((place / "statm").read_text(encoding="ascii").split()[1])
-    except OSError:
-        if place.name == "self":
-            raise
-        return 0  # it has ended
-    import resource
-
-    return pages * resource.getpagesize()
 
 
 class _Complaints(logging.Handler):

@@ -9,8 +9,8 @@ from ..errors import OpenEnvError, StepTimeout, UsageError
 from ..recording.difference import SchemaNodes, close, first_difference
 from ..runtime.manager import opened_session
 from .check import Check, CheckFailure, CheckSkip, CheckWarning
-from .harness import CallOutcome, ConformanceHarness, EpisodePlayer, is_unsendable
-from .leak_checks import find_leaks
+from .harness import CallOutcome, ConformanceHarness, EpisodePlayer
+from .leak_checks import CYCLES, find_leaks
 from .schemas import first_fault
 
 # Maximum of steps to reach the end of an episode.
@@ -27,8 +27,9 @@ async def runtime_session(harness: ConformanceHarness) -> str:
     try:
         facts = await harness.facts()
     except (OpenEnvError, TimeoutError) as error:
+        late = f"no answer within {harness.call_s:g} s (--timeout)"
         raise CheckFailure(
-            f"no session could be opened: {describe_error(error, harness)}.",
+            f"no session could be opened: {describe_error(error) if isinstance(error, OpenEnvError) else late}.",
             "fix the constructor, or the factory of create_app: it must create an environment without arguments",
         ) from None
     return f"{facts.name} is created, and runs as {facts.execution.value}"
@@ -39,32 +40,29 @@ async def runtime_reset(harness: ConformanceHarness) -> str:
     unsent = ""
     async with harness.session() as player:
         for arguments in ({"episode_id": None}, {"seed": 1}, {"seed": 1}):
-            try:
-                await player.reset(**arguments)
-            except OpenEnvError as error:
-                if is_unsendable(error):
-                    unsent = "; its observation could not be sent (see runtime.schema)"
-                    continue
+            seen = await player.reset(**arguments)
+            if seen.failure is not None:
                 raise CheckFailure(
-                    f"reset raised: {describe_error(error, harness)}.",
+                    f"reset raised: {describe_error(seen.failure)}.",
                     "make reset work without arguments, repeatedly in the same session, with and without a seed",
-                ) from None
+                )
+            if seen.error is not None:
+                unsent = "; its observation could not be sent (see runtime.schema)"
     return f"it works without arguments, with a seed, and again in the same session{unsent}"
 
 
 @Check.of("runtime.step", "Does step take the actions that its schema allows?", "runtime.reset")
 async def runtime_step(harness: ConformanceHarness) -> str:
     source = (await harness.repertoire()).source
-    steps = [seen for episode in await harness.sample() for seen in episode if not seen.reset]
-    fine = [seen for seen in steps if seen.error is None or is_unsendable(seen.error)]
+    steps = [seen for seen in await harness.sample() if not seen.reset]
+    fine = [seen for seen in steps if seen.failure is None]
     if not steps:
         raise CheckSkip("every episode was over after its reset, so no step was possible")
     if not fine:
         error = steps[0].error
         assert error is not None
         raise CheckFailure(
-            f"{steps[0].call} raised: {describe_error(error, harness)}; so did all {len(steps)} steps that were "
-            "tried.",
+            f"{steps[0].call} raised: {describe_error(error)}; so did all {len(steps)} steps that were tried.",
             "fix step; or, if these actions are useless, offer better ones: examples in the action's schema, "
             "web_actions, or EnvironmentConformance.actions()",
         )
@@ -83,22 +81,22 @@ async def runtime_state(harness: ConformanceHarness) -> str:
         states, count = [], 0
         try:
             await _begin_episode(player)
-            states.append(await player.state())
+            states.append(await player.client.state())
             for action in actions:
-                seen = await outcome_of_call(player.step(action), "step")
-                count += seen.error is None or is_unsendable(seen.error)
-                states.append(await player.state())
+                seen = await player.step(action)
+                count += seen.failure is None
+                states.append(await player.client.state())
                 if seen.done:
                     break
         except OpenEnvError as error:
             raise CheckFailure(
-                f"state cannot be read: {describe_error(error, harness)}.",
+                f"state cannot be read: {describe_error(error)}.",
                 "make the property `state` return a State at any time: it must not raise",
             ) from None
     if not states[0]:
         raise CheckWarning("the environment keeps no state.", "return a State with episode_id and step_count")
     for state in states:
-        fault = first_fault(state, harness.schemas["state"], "state")
+        fault = first_fault(state, harness.server.schemas["state"], "state")
         if fault is not None:
             raise CheckFailure(
                 f"{fault}.", "declare state_cls in create_app (or Environment[A, O, MyState]) to match the state"
@@ -134,7 +132,7 @@ async def _episode_ids(harness: ConformanceHarness, saw: str) -> str:
 
 async def _id_after(player: EpisodePlayer, name: str | None) -> Any:
     await _begin_episode(player, name)
-    return (await player.state()).get("episode_id")
+    return (await player.client.state()).get("episode_id")
 
 
 @Check.of(
@@ -148,21 +146,20 @@ async def runtime_after_done(harness: ConformanceHarness) -> str:
         seen = await player.play(actions * (MANY_STEPS // len(actions) + 1), 1, harness.call_s / 2)
         if not seen[-1].done:
             raise CheckSkip(f"no episode ended within {len(seen) - 1} steps, so no step after an end was possible")
-        after = await outcome_of_call(player.step(actions[0]), "step")
+        after = await player.step(actions[0])
         if after.error is None and not after.done:
             raise CheckFailure(
                 f"the episode was over after {len(seen) - 1} steps, and another step gave done=False "
                 f"(reward {after.reward!r}).",
                 "raise openenv.errors.ResetRequired from a step after the end, or return done=True again",
             )
-        try:
-            await player.reset(2)
-        except OpenEnvError as error:
+        again = await player.reset(2)
+        if again.error is not None:
             raise CheckFailure(
                 f"after a step after the end ({describe_outcome(after)}), "
-                f"reset raises: {describe_error(error, harness)}.",
+                f"reset raises: {describe_error(again.error)}.",
                 "do not change the environment in a step after the end",
-            ) from None
+            )
     return f"the episode ends after {len(seen) - 1} steps; one more: {describe_outcome(after)}; then reset works"
 
 
@@ -178,31 +175,31 @@ async def runtime_bad_action(harness: ConformanceHarness) -> str:
     async with harness.session() as player:
         await _begin_episode(player)
         for action in wrong:
-            seen = await outcome_of_call(player.step(action), "step")
+            seen = await player.step(action)
             if seen.error is not None and not isinstance(seen.error, UsageError):
                 raise CheckFailure(
-                    f"the invalid action {shorten(action)} raised {describe_error(seen.error, harness)}.",
+                    f"the invalid action {shorten(action)} raised {describe_error(seen.error)}.",
                     "raise openenv.errors.InvalidAction for invalid actions, or declare the fields of the action",
                 )
             try:
-                await player.state()
+                await player.client.state()
                 await _begin_episode(player)
             except OpenEnvError as error:
                 raise CheckFailure(
                     f"after the invalid action {shorten(action)}, the session no longer works: "
-                    f"{describe_error(error, harness)}.",
+                    f"{describe_error(error)}.",
                     "do not change the environment when an action is refused",
                 ) from None
         tried = 0
         for action in [*good, *([] if repertoire.chosen else repertoire.edges())]:
-            seen = await outcome_of_call(player.step(action), "step")
+            seen = await player.step(action)
             tried += 1
             if isinstance(seen.error, StepTimeout):
                 await _begin_episode(player)
                 continue
-            if seen.error is not None and not isinstance(seen.error, UsageError) and not is_unsendable(seen.error):
+            if seen.failure is not None and not isinstance(seen.failure, UsageError):
                 raise CheckFailure(
-                    f"step raised {describe_error(seen.error, harness)} for {shorten(action)}, "
+                    f"step raised {describe_error(seen.failure)} for {shorten(action)}, "
                     "which the action's schema allows.",
                     "answer with an observation, raise openenv.errors.InvalidAction, or narrow the field "
                     "(ge, le, Literal, pattern)",
@@ -223,38 +220,33 @@ async def runtime_close(harness: ConformanceHarness) -> str:
         async with harness.session() as player:
             await player.play(actions, 1)
 
-    found = await find_leaks(cycle)
+    left, complaints = await find_leaks(cycle)
     if harness.stuck:
         raise CheckFailure(
             f"{harness.server.active_sessions} environments are not closed {harness.call_s:g} s after the end of "
             "their sessions: close() does not return.",
             "make close() stop what it waits for, and wait with a timeout",
         )
-    if found.complaints:
-        raise CheckFailure(f"close() raised: {found.complaints[0]}.", "make close() work after any other call")
-    if found.left:
+    if complaints:
+        raise CheckFailure(f"close() raised: {complaints[0]}.", "make close() work after any other call")
+    if left:
         raise CheckFailure(
-            f"{found.cycles} sessions were opened and closed, and leaked {'; '.join(found.left)}.",
+            f"{CYCLES} sessions were opened and closed, and leaked {'; '.join(left)}.",
             "release in close() all that the environment has opened: threads, processes, files, sockets, tasks",
         )
-    return f"{found.cycles} sessions were opened and closed, without leaks"
+    return f"{CYCLES} sessions were opened and closed, without leaks"
 
 
 async def _begin_episode(player: EpisodePlayer, episode_id: str | None = None) -> None:
-    """Starts an episode. Ignores a first observation that cannot be sent."""
-    try:
-        await player.reset(1, episode_id)
-    except OpenEnvError as error:
-        if not is_unsendable(error):
-            raise
+    """Starts an episode. Ignores a first observation that cannot be sent. Raises OpenEnvError."""
+    failure = (await player.reset(1, episode_id)).failure
+    if failure is not None:
+        raise failure
 
 
-def describe_error(error: BaseException, harness: ConformanceHarness) -> str:
+def describe_error(error: OpenEnvError) -> str:
     """An error in one line."""
-    if isinstance(error, TimeoutError) and not isinstance(error, OpenEnvError):
-        return f"no answer within {harness.call_s:g} s (--timeout)"
-    text = error.message if isinstance(error, OpenEnvError) else str(error)
-    return f"{type(error).__name__}: {' '.join(text.split())[:300]}"
+    return f"{type(error).__name__}: {' '.join(error.message.split())[:300]}"
 
 
 def describe_outcome(seen: CallOutcome) -> str:
@@ -332,11 +324,11 @@ async def runtime_isolation(harness: ConformanceHarness) -> str:
     turned = actions[1:] + actions[:1]
     reference = await reference_of(harness)
     async with harness.session() as mine, harness.session() as other:
-        seen = [await outcome_of_call(mine.reset(SEED), "reset")]
-        await outcome_of_call(other.reset(OTHER_SEED), "reset")
+        seen = [await mine.reset(SEED)]
+        await other.reset(OTHER_SEED)
         for action, another in zip(actions, turned, strict=True):
-            await outcome_of_call(other.step(another), "step")
-            seen.append(await outcome_of_call(mine.step(action), f"step {len(seen)}"))
+            await other.step(another)
+            seen.append(await mine.step(action))
             if seen[-1].done:
                 break
         count = (await _state(mine)).get("step_count")
@@ -393,14 +385,13 @@ async def reading_changes_nothing(harness: ConformanceHarness, actions: list[dic
     episodes: list[list[CallOutcome]] = []
     for reads in (0, 0, 2):
         async with harness.session() as player:
-            seen = []
-            for number in range(len(actions) + 1):
-                call = player.step(actions[number - 1]) if number else player.reset(SEED)
-                seen.append(await outcome_of_call(call, f"step {number}" if number else "reset"))
+            seen: list[CallOutcome] = []
+            for action in (None, *actions):
+                seen.append(await (player.reset(SEED) if action is None else player.step(action)))
                 if seen[-1].done:
                     break
                 for _ in range(reads):
-                    await player.state()
+                    await player.client.state()
             episodes.append(seen)
     alone, again, read = episodes
     found = episode_difference(harness, alone, read)
@@ -411,12 +402,11 @@ async def reading_changes_nothing(harness: ConformanceHarness, actions: list[dic
         )
 
 
-async def _state(player: Any) -> dict[str, Any]:
+async def _state(player: EpisodePlayer) -> dict[str, Any]:
     try:
-        state: dict[str, Any] = await player.state()
+        return await player.client.state()
     except OpenEnvError:
         return {}
-    return state
 
 
 async def _alone(
@@ -426,21 +416,12 @@ async def _alone(
         return await player.play(actions, SEED, limit_s)
 
 
-async def outcome_of_call(call: Any, name: str) -> CallOutcome:
-    """Awaits a call. Returns its outcome, which may be an error."""
-    try:
-        seen: CallOutcome = await call
-    except OpenEnvError as error:
-        return CallOutcome(name, name == "reset", error=error)
-    return seen
-
-
 def episode_difference(harness: ConformanceHarness, one: list[CallOutcome], other: list[CallOutcome]) -> str | None:
     """The first difference of two episodes as text. None if they are the same except for fields without a seed."""
     for first, second in zip(one, other, strict=False):
         if (first.error is None) != (second.error is None):
             return f"{first.call} gave {_answer(first)} once and {_answer(second)} the other time"
-        schema = harness.schemas["reset_observation" if first.reset else "observation"]
+        schema = harness.server.schemas["reset_observation" if first.reset else "observation"]
         found = first_difference(first.observation, second.observation, SchemaNodes(schema))
         if found is not None:
             return f"{first.call}: {found.sentence('once', 'the other time')}"

@@ -15,7 +15,7 @@ from ..runtime.profile import Execution
 from .check import Check, CheckFailure, CheckSkip
 from .harness import CallOutcome, ConformanceHarness, EpisodePlayer
 from .leak_checks import resident_bytes
-from .lifecycle_checks import SEED, describe_error, episode_difference, outcome_of_call, reference_of
+from .lifecycle_checks import SEED, describe_error, episode_difference, reference_of
 
 STEPS = 4
 # A longer step on the event loop delays all other sessions there.
@@ -55,10 +55,9 @@ async def load_sessions(harness: ConformanceHarness) -> str:
 
     async def play(player: EpisodePlayer) -> list[CallOutcome]:
         seen: list[CallOutcome] = []
-        for number, action in enumerate([None, *actions]):
+        for action in (None, *actions):
             began = time.perf_counter()
-            call = player.reset(SEED) if action is None else player.step(action)
-            seen.append(await outcome_of_call(call, f"step {number}" if number else "reset"))
+            seen.append(await (player.reset(SEED) if action is None else player.step(action)))
             times.append(time.perf_counter() - began)
             if seen[-1].done or isinstance(seen[-1].error, (ConnectionFailed, StepTimeout)):
                 break
@@ -93,7 +92,7 @@ async def _check_all(
     if broken and not expected:
         raise CheckFailure(
             f"of {len(played)} concurrent sessions, {len(broken)} had an error; "
-            f"the first: {describe_error(broken[0], harness)}.",
+            f"the first: {describe_error(broken[0])}.",
             "make data that instances share thread-safe; or declare "
             "SUPPORTS_CONCURRENT_SESSIONS = False, or execution = 'process'",
         )
@@ -119,29 +118,29 @@ async def load_deadline(harness: ConformanceHarness) -> str:
     async with harness.session() as player:
         times = []
         for _ in range(TIMINGS):
-            await outcome_of_call(player.reset(SEED), "reset")
+            await player.reset(SEED)
             began = time.perf_counter()
-            await outcome_of_call(player.step(actions[0]), "step")
+            await player.step(actions[0])
             times.append(time.perf_counter() - began)
         usual = min(times)
         for name, call in _next_episode(player, actions):
-            if (failure := _failure(await outcome_of_call(call, name))) is not None:
-                raise CheckSkip(f"a {name} also fails without a deadline: {describe_error(failure, harness)}")
+            if (failure := _failure(await call)) is not None:
+                raise CheckSkip(f"a {name} also fails without a deadline: {describe_error(failure)}")
         late = tried = 0
         until = time.monotonic() + DEADLINES_S
         while tried < DEADLINES or (tried < MOST_DEADLINES and time.monotonic() < until):
             part = tried % DEADLINES
             tried += 1
-            await outcome_of_call(player.reset(SEED), "reset")
+            await player.reset(SEED)
             limit = max(SHORTEST_DEADLINE_S, usual * (part + 1) / (DEADLINES + 1))
-            seen = await outcome_of_call(player.step(actions[part], timeout_s=limit), "step")
+            seen = await player.step(actions[part], timeout_s=limit)
             late += isinstance(seen.error, StepTimeout)
             for name, call in _next_episode(player, actions):
-                failure = _failure(await outcome_of_call(call, name))
+                failure = _failure(await call)
                 if late and failure is not None:
                     raise CheckFailure(
                         f"a step had {limit * 1000:.0f} ms and was stopped; the {name} that followed gave "
-                        f"{describe_error(failure, harness)}.",
+                        f"{describe_error(failure)}.",
                         "do not catch asyncio.CancelledError, and release in `finally` (or `async with`) what step "
                         "acquires: locks, connections",
                     )
@@ -205,7 +204,7 @@ async def _watched(call: Any) -> tuple[CallOutcome, float]:
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
-    seen = await outcome_of_call(call(), "step")
+    seen: CallOutcome = await call()
     await asyncio.sleep(0)
     over = True
     await watching
@@ -246,6 +245,3 @@ async def load_memory(harness: ConformanceHarness) -> str:
 def _memory_now() -> int:
     gc.collect()
     return resident_bytes() or 0
-
-
-CHECKS = (load_sessions, load_deadline, load_blocking, load_memory)

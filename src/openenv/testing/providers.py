@@ -42,11 +42,6 @@ def raises(kind: type[BaseException], when: str) -> Iterator[list[BaseException]
         raise AssertionError(f"no {kind.__name__} was raised {when}")
 
 
-def traceback_text(error: BaseException) -> str:
-    """The whole text of an error that users see, including notes and causes."""
-    return "".join(traceback.format_exception(error))
-
-
 async def until(holds: Callable[[], Awaitable[object]], limit_s: float, otherwise: str) -> None:
     limit = time.monotonic() + limit_s
     while not await holds():
@@ -209,7 +204,7 @@ class ProviderConformance:
             await deployment.ready(10 * self.soon_s)
         took = time.monotonic() - began
         check(took < self.soon_s, f"it took {took:.1f} s to notice that the server has crashed")
-        text = traceback_text(caught[0])
+        text = "".join(traceback.format_exception(caught[0]))
         check(not isinstance(caught[0], NotReady), f"the wait for a crashed server did not end: {text}")
         check(not self.logs or LAST_WORDS in text, f"the end of the server's log is not in the error: {text}")
         check(spec.env_vars["CONFORMANCE_TOKEN"] not in text, "a secret is in the error")

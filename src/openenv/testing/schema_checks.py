@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from ..protocol.json_schema import schema_of
 from ..types import Observation
 from .check import Check, CheckFailure, CheckSkip, CheckWarning
-from .harness import CallOutcome, ConformanceHarness, Repertoire, is_unsendable
+from .harness import CallOutcome, ConformanceHarness, Repertoire
 from .lifecycle_checks import describe_error
 from .schemas import first_fault, undeclared
 
@@ -27,11 +27,11 @@ _BESIDE = ("done", "reward", "metadata", "truncated")
 )
 async def runtime_schema(harness: ConformanceHarness) -> str:
     count = 0
-    for seen in await _all_seen(harness):
+    for seen in await harness.sample():
         if seen.error is not None:
-            if is_unsendable(seen.error) and not seen.error.message.startswith("the reward is "):
+            if seen.failure is None and not seen.error.message.startswith("the reward is "):
                 raise CheckFailure(
-                    f"{seen.call} returned a value that cannot be sent: {describe_error(seen.error, harness)}.",
+                    f"{seen.call} returned a value that cannot be sent: {describe_error(seen.error)}.",
                     "use values that JSON has: numbers, strings, lists, dicts",
                 )
             continue
@@ -45,7 +45,7 @@ async def runtime_schema(harness: ConformanceHarness) -> str:
 
 def _check_observation(harness: ConformanceHarness, seen: CallOutcome) -> None:
     part = "reset_observation" if seen.reset else "observation"
-    schemas = [harness.schemas[part]]
+    schemas = [harness.server.schemas[part]]
     if seen.reset and Repertoire.takes_tools(
         harness.server
     ):  # observations of tool calls have another type than those of a reset
@@ -95,12 +95,12 @@ def _unreadable(harness: ConformanceHarness, seen: CallOutcome) -> str | None:
 @Check.of("runtime.finite", "Are all numbers in observations and rewards finite?", "runtime.step")
 async def runtime_finite(harness: ConformanceHarness) -> str:
     count = answered = 0
-    for seen in await _all_seen(harness):
+    for seen in await harness.sample():
         if seen.error is not None and seen.error.message.startswith(
             ("the reward is nan", "the reward is inf", "the reward is -inf")
         ):
             raise CheckFailure(
-                f"{seen.call}: {describe_error(seen.error, harness)}.",
+                f"{seen.call}: {describe_error(seen.error)}.",
                 "return a finite reward, or None for no reward",
             )
         for place, number in _numbers(seen.observation, "observation"):
@@ -121,10 +121,10 @@ async def runtime_finite(harness: ConformanceHarness) -> str:
 async def runtime_reward(harness: ConformanceHarness) -> str:
     rewards = []
     early = None
-    for seen in await _all_seen(harness):
+    for seen in await harness.sample():
         if seen.error is not None and "the reward is a " in seen.error.message:
             raise CheckFailure(
-                f"{seen.call}: {describe_error(seen.error, harness)}.", "return a bool, an int, a float or None"
+                f"{seen.call}: {describe_error(seen.error)}.", "return a bool, an int, a float or None"
             )
         if seen.error is None and not isinstance(seen.reward, (bool, int, float, type(None))):
             raise CheckFailure(
@@ -153,7 +153,7 @@ async def runtime_reward(harness: ConformanceHarness) -> str:
     "runtime.step",
 )
 async def runtime_done(harness: ConformanceHarness) -> str:
-    for seen in await _all_seen(harness):
+    for seen in await harness.sample():
         if seen.error is None and seen.reset and seen.done:
             raise CheckFailure(
                 f"{seen.call} gave done=True.", "return an observation with done=False from reset: the episode begins"
@@ -177,10 +177,6 @@ async def runtime_done(harness: ConformanceHarness) -> str:
     if not begun:
         raise CheckSkip("no observation of a reset was seen")
     return f"{ended} of 2 episodes ended; a reset is never done"
-
-
-async def _all_seen(harness: ConformanceHarness) -> list[CallOutcome]:
-    return [seen for episode in await harness.sample() for seen in episode]
 
 
 def _numbers(value: Any, place: str) -> Iterator[tuple[str, float]]:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from openenv.errors import NotAProject
-from openenv.project.checks import Finding, Level, Outcome
+from openenv.project.checks import Finding, Outcome
 from openenv.project.checks.findings import run
 from openenv.project.checks.static import FILE_CHECKS
 
@@ -24,7 +24,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def found(project: Path) -> dict[str, Finding]:
-    return {each.check: each for each in run(FILE_CHECKS, project, Level.STATIC) if each.outcome is not Outcome.PASS}
+    return {each.check: each for each in run(FILE_CHECKS, project) if each.outcome is not Outcome.PASS}
 
 
 def change(file: Path, old: str, new: str) -> None:
@@ -146,4 +146,4 @@ def test_a_pyproject_of_odd_types_is_a_fault(project: Path, text: str) -> None:
 
 def test_a_folder_that_is_no_project_is_no_finding(tmp_path: Path) -> None:
     with pytest.raises(NotAProject):
-        run(FILE_CHECKS, tmp_path, Level.STATIC)
+        run(FILE_CHECKS, tmp_path)

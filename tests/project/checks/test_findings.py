@@ -22,7 +22,7 @@ def raising(error: Exception) -> Callable[[Any], str]:
 
 def asked(*checks: Check) -> list[Finding]:
     heard: list[Finding] = []
-    found = run(checks, "it", Level.RUNTIME, heard.append)
+    found = run(checks, "it", heard.append)
     assert heard == found
     return found
 

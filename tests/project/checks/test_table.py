@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from openenv.project.checks import Level
-from openenv.project.checks.examination import CODE_CHECKS, FILE_CHECKS, checks_up_to, level_of
+from openenv.project.checks.examination import CODE_CHECKS, FILE_CHECKS, checks_up_to
+from openenv.project.checks.findings import level_of
 from openenv.project.checks.url import CHECKS
 
 ROOT = Path(__file__).parent.parent.parent.parent

@@ -26,34 +26,23 @@ from typing import Any
 from ...errors import NotAProject
 from ...runtime.process.fork_server import PipeTail
 from ...testing.check import Check
-from ...testing.environments import RUNTIME
+from ...testing.environments import CHECKS as PLAYING_CHECKS
 from ...testing.leak_checks import descendants
-from ...testing.load_checks import CHECKS as LOAD_CHECKS
 from .. import target as targets
 from ..manifest import FILE_NAME, Project
-from .findings import Finding, InternalFault, Level, Outcome, ValidationReport, ask, run, skip_finding
+from .findings import Finding, InternalFault, Level, Outcome, ValidationReport, ask, level_of, run, skip_finding
 from .static import FILE_CHECKS, IMPORT_CHECKS, EnvironmentUnderTest
 
 # Maximum of characters that are quoted from the last line of the process's output.
 LONGEST_QUOTE = 400
 
-_PLAYING_CHECKS = tuple(
-    replace(check, needs=("static.import",)) if not check.needs else check for check in (*RUNTIME, *LOAD_CHECKS)
+CODE_CHECKS: tuple[Check, ...] = (
+    *IMPORT_CHECKS,
+    *(check if check.needs else replace(check, needs=("static.import",)) for check in PLAYING_CHECKS),
 )
-CODE_CHECKS: tuple[Check, ...] = (*IMPORT_CHECKS, *_PLAYING_CHECKS)
 """The process that runs the environment's code."""
 
 _ORDER = (Level.STATIC, Level.RUNTIME, Level.LOAD)
-
-
-def level_of(check: Check) -> Level:
-    """The level of a check: the first part of its id."""
-    return Level(check.id.partition(".")[0])
-
-
-def check_of(name: str) -> Check:
-    """The check with an id."""
-    return next(check for check in (*FILE_CHECKS, *CODE_CHECKS) if check.id == name)
 
 
 def checks_up_to(level: Level) -> list[Check]:
@@ -116,14 +105,14 @@ def examine(
     folder = folder_of(target)
     bundled = target in targets.bundled()
     module = target.partition(":")[0]
-    if folder is None and not bundled and module not in {"gymnasium", "pettingzoo"} and not targets.is_there(module):
+    if folder is None and module not in {"gymnasium", "pettingzoo"} and not targets.is_there(module):
         raise NotAProject(
             f"no module {module!r} for {target!r} in {Path.cwd()} or among the installed packages: correct the name, "
             "or change to the folder from which it can be imported"
         )
     found: list[Finding] = []
     if folder is not None:
-        found += run(FILE_CHECKS, folder, Level.STATIC, heard)
+        found += run(FILE_CHECKS, folder, heard)
         if found[0].outcome is Outcome.FAIL:
             found += _skipped(checks_up_to(level), f"it needs {found[0].check}, which failed", heard)
             return ValidationReport(target=target, findings=found)
@@ -135,7 +124,7 @@ def examine(
 
 
 def _skipped(checks: Any, why: str, heard: Callable[[Finding], None]) -> list[Finding]:
-    findings = [Finding(check=check.id, level=level_of(check), outcome=Outcome.SKIPPED, saw=why) for check in checks]
+    findings = [Finding.of(check, Outcome.SKIPPED, why) for check in checks]
     for finding in findings:
         heard(finding)
     return findings
@@ -159,9 +148,9 @@ class Examination:
     def run(self, checks: list[Check]) -> list[Finding]:
         """The findings, in the order of the checks. Raises InternalFault."""
         while True:
-            for check in checks if self._found else ():
-                skipped = skip_finding(check, self._found, level_of(check), known=True)
-                if skipped is not None and check.id not in self._found:
+            for check in checks:
+                needs_known = check.needs and self._found.keys() >= set(check.needs)
+                if needs_known and check.id not in self._found and (skipped := skip_finding(check, self._found)):
                     self._note(skipped)
             remaining = [check for check in checks if check.id not in self._found]
             if not remaining:
@@ -170,10 +159,10 @@ class Examination:
             why = self._ask(remaining)
             if why is not None:
                 failed = next(check for check in remaining if check.id not in self._found)
-                self._note(Finding(check=failed.id, level=level_of(failed), outcome=Outcome.FAIL, **why))
+                self._note(Finding.of(failed, Outcome.FAIL, *why))
 
-    def _ask(self, checks: list[Check]) -> dict[str, Any] | None:
-        """Runs checks in one process until it ends or hangs. Returns the reason why some did not run, if any."""
+    def _ask(self, checks: list[Check]) -> tuple[str, str] | None:
+        """Runs checks in one process until it ends or hangs. Returns why some did not run, and a fix."""
         with self._process(checks) as (process, report, output):
             reason = self._listen(process, report, output)
             if all(check.id in self._found for check in checks):
@@ -182,28 +171,23 @@ class Examination:
             last = output.text.decode(errors="replace").strip().rpartition("\n")[2][-LONGEST_QUOTE:]
             quoted = f" (last line of its output: {last})" if last else ""
             if reason is not None:
-                return {"saw": f"{reason}{quoted}.", "mend": _FIX_HANGS}
+                return f"{reason}{quoted}.", _FIX_HANGS
             code = process.returncode
             how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            return {
-                "saw": f"the process of the environment ended with {how} during this check{quoted}.",
-                "mend": _FIX_ENDS,
-            }
+            return f"the process of the environment ended with {how} during this check{quoted}.", _FIX_ENDS
 
     @contextlib.contextmanager
     def _process(self, checks: list[Check]) -> Iterator[tuple[subprocess.Popen[bytes], int, PipeTail]]:
         report, theirs = os.pipe()
         reading, writing = os.pipe()
         output, subject = PipeTail(reading), self.subject
-        folder = subject.folder and str(subject.folder)
         order = {
             "report": theirs,
-            "subject": [subject.target, folder, subject.call_s, subject.sessions, subject.episodes],
+            "subject": [subject.target, subject.folder, subject.call_s, subject.sessions, subject.episodes],
             "found": [finding.model_dump(mode="json") for finding in self._found.values()],
-            "again": bool(self._found),
             "checks": [check.id for check in checks],
         }
-        command = [sys.executable, "-B", "-m", "openenv.project.checks.examination", json.dumps(order)]
+        command = [sys.executable, "-B", "-m", "openenv.project.checks.examination", json.dumps(order, default=str)]
         try:
             try:
                 process = subprocess.Popen(  # noqa: S603 - itself
@@ -309,21 +293,20 @@ def answer_checks() -> None:
 
     target, folder, *bounds = order["subject"]
     subject = EnvironmentUnderTest(target, folder and Path(folder), *bounds)
-    if order["again"]:
+    if order["found"]:
         subject.load()
     found = {each["check"]: Finding.model_validate(each) for each in order["found"]}
     runner = asyncio.Runner()
     beating = None
-    for check in map(check_of, order["checks"]):
+    for check in (each for each in CODE_CHECKS if each.id in order["checks"]):
         # Imports run first, outside an event loop: modules may run one themselves. The other checks share a loop.
         plays = check not in IMPORT_CHECKS
         if plays and beating is None:
             beating = runner.get_loop().create_task(beat())
         say(begin=check.id)
-        level = level_of(check)
         try:
-            finding = skip_finding(check, found, level) or ask(
-                check, (lambda: subject.harness) if plays else (lambda: subject), level, runner.run
+            finding = skip_finding(check, found) or ask(
+                check, (lambda: subject.harness) if plays else (lambda: subject), runner.run
             )
         except InternalFault as fault:
             traceback.print_exc()

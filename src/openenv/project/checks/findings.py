@@ -7,7 +7,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, computed_field
 
@@ -55,6 +55,16 @@ class Finding(BaseModel):
     mend: str | None = None
     seconds: float = 0.0
 
+    @classmethod
+    def of(cls, check: Check, outcome: Outcome, saw: str, mend: str | None = None, seconds: float = 0.0) -> Self:
+        """A finding, with the id and the level of its check."""
+        return cls(check=check.id, level=level_of(check), outcome=outcome, saw=saw, mend=mend, seconds=seconds)
+
+
+def level_of(check: Check) -> Level:
+    """The level of a check: the first part of its id."""
+    return Level(check.id.partition(".")[0])
+
 
 class ValidationReport(BaseModel):
     """The report that `openenv validate` prints, and writes with `--json`.
@@ -93,15 +103,12 @@ class InternalFault(Exception):
         self.reason = reason
 
 
-def run(
-    checks: Iterable[Check], subject: Any, level: Level, heard: Callable[[Finding], None] | None = None
-) -> list[Finding]:
+def run(checks: Iterable[Check], subject: Any, heard: Callable[[Finding], None] = lambda _: None) -> list[Finding]:
     """Runs checks on a subject, one after the other.
 
     Args:
         checks: Checks in their order. A check is skipped if one of its `needs` has failed.
         subject: Argument of each check.
-        level: Level of all checks.
         heard: Called with each finding as soon as it exists.
 
     Raises:
@@ -109,39 +116,30 @@ def run(
     """
     found: dict[str, Finding] = {}
     for check in checks:
-        finding = skip_finding(check, found, level) or ask(check, lambda: subject, level)
-        found[check.id] = finding
-        if heard is not None:
-            heard(finding)
+        found[check.id] = skip_finding(check, found) or ask(check, lambda: subject)
+        heard(found[check.id])
     return list(found.values())
 
 
-def skip_finding(check: Check, found: dict[str, Finding], level: Level, known: bool = False) -> Finding | None:
+def skip_finding(check: Check, found: dict[str, Finding]) -> Finding | None:
     """The finding of a check that is skipped because a check that it needs has not passed; None if it can run.
 
     Args:
         check: The check.
         found: The findings so far, by id.
-        level: Level of the check.
-        known: Whether to ignore needed checks that have not run yet.
     """
     for name in check.needs:
-        if known and name not in found:
-            continue
-        if name not in found or found[name].outcome not in _FINE:
-            outcome = "did not run"
-            if name in found:
-                outcome = "failed" if found[name].outcome is Outcome.FAIL else "was skipped"
-            return Finding(
-                check=check.id, level=level, outcome=Outcome.SKIPPED, saw=f"it needs {name}, which {outcome}"
-            )
+        if name not in found:
+            return Finding.of(check, Outcome.SKIPPED, f"it needs {name}, which did not run")
+        if found[name].outcome not in _FINE:
+            outcome = "failed" if found[name].outcome is Outcome.FAIL else "was skipped"
+            return Finding.of(check, Outcome.SKIPPED, f"it needs {name}, which {outcome}")
     return None
 
 
 def ask(
     check: Check,
     subject: Callable[[], Any],
-    level: Level,
     complete: Callable[[Coroutine[Any, Any, Any]], Any] = asyncio.run,
 ) -> Finding:
     """Runs one check.
@@ -149,7 +147,6 @@ def ask(
     Args:
         check: The check.
         subject: Returns the argument of the check, or raises `CheckSkip`.
-        level: Level of the check.
         complete: Runs the check to its end if it is a coroutine function.
 
     Raises:
@@ -173,5 +170,4 @@ def ask(
         outcome, saw, fix = Outcome.FAIL, f"{type(error).__name__}: {error.message}.", "see the message"
     except Exception as error:
         raise InternalFault(check.id, f"{type(error).__name__}: {error}") from error
-    took = time.perf_counter() - began
-    return Finding(check=check.id, level=level, outcome=outcome, saw=str(saw), mend=fix, seconds=took)
+    return Finding.of(check, outcome, str(saw), fix, time.perf_counter() - began)

@@ -179,6 +179,10 @@ def static_readme(place: Path) -> str:
     return f"{front.get('title')}: sdk docker, app_port {port}, tags {', '.join(map(str, tags))}"
 
 
+FILE_CHECKS = Check.all_in(globals())
+"""The checks that only read files."""
+
+
 def _front_matter_of(project: Project) -> Mapping[str, Any]:
     if project.readme is None:
         raise CheckWarning(
@@ -238,11 +242,6 @@ class EnvironmentUnderTest:
         """The harness that plays its episodes. Raises CheckSkip."""
         return ConformanceHarness(self.app, call_s=self.call_s, sessions=self.sessions, episodes=self.episodes)
 
-    @property
-    def server(self) -> Any:
-        """Its server. Raises CheckSkip."""
-        return self.harness.server
-
 
 @Check.of("static.import", "Can the app be imported?")
 def static_import(subject: EnvironmentUnderTest) -> str:
@@ -259,7 +258,7 @@ def static_import(subject: EnvironmentUnderTest) -> str:
 
 @Check.of("static.models", "Do action, observation and state have a JSON Schema?", "static.import")
 def static_models(subject: EnvironmentUnderTest) -> str:
-    server = subject.server
+    server = subject.harness.server
     opaque = []
     for name, kind in (
         ("action", server.action_cls),
@@ -319,7 +318,7 @@ def static_client(subject: EnvironmentUnderTest) -> str:
         said = f"{module}.py defines no subclass of EnvClient."
         raise CheckFailure(said, "write class MyEnv(EnvClient[MyAction, MyObservation, State])")
     for client in clients:
-        misfit = first_misfit(declared_contract(client), subject.server.contract)
+        misfit = first_misfit(declared_contract(client), subject.harness.server.contract)
         if misfit is not None:
             raise CheckFailure(
                 f"{client.__name__} does not match the server: {misfit.sentence('in the client', 'on the server')}.",
@@ -332,16 +331,5 @@ def _named(kind: Any) -> str:
     return str(getattr(kind, "__name__", kind))
 
 
-FILE_CHECKS = (
-    static_manifest,
-    static_keys,
-    static_package,
-    static_dockerfile,
-    static_user,
-    static_healthcheck,
-    static_port,
-    static_readme,
-)
-"""The checks that only read files."""
 IMPORT_CHECKS = (static_import, static_models, static_client)
 """The checks that import the modules of an environment without calling its functions."""

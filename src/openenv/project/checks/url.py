@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...testing.check import Check, CheckFailure, CheckSkip, CheckWarning
-from .findings import Finding, Level, ValidationReport, run
+from .findings import Finding, ValidationReport, run
 from .url_schema import action_of, check_schema, check_value
 from .url_server import ProbeConnection, ProbeConnectionClosed, ServerAnswer, ServerUnderTest, excerpt
 
@@ -36,12 +36,10 @@ def url_reach(site: ServerUnderTest) -> str:
 
 @Check.of("url.health", "Does /health report a healthy server?", "url.reach")
 def url_health(site: ServerUnderTest) -> str:
-    answer = site.health
-    assert answer is not None
-    said = _object(answer, '200 and {"status": "healthy"}')
+    said = _object(site.health, '200 and {"status": "healthy"}')
     if said.get("status") != "healthy":
         raise CheckFailure(
-            f"/health answers {excerpt(answer.body)}", 'answer {"status": "healthy"}: launchers wait for it'
+            f"/health answers {excerpt(site.health.body)}", 'answer {"status": "healthy"}: launchers wait for it'
         )
     return "healthy"
 
@@ -53,19 +51,6 @@ def url_key(site: ServerUnderTest) -> str:
         key = "to this key" if site.has_key else "without a key"
         raise CheckFailure(f"{answer.asked} answers with status {answer.status} {key}", _GIVE_KEY)
     return "the server accepts this key" if site.has_key else "the server needs no key"
-
-
-@Check.of("url.metadata", "Does /metadata have a name and a description?", "url.key")
-def url_metadata(site: ServerUnderTest) -> str:
-    answer = site.metadata
-    assert answer is not None
-    said = _object(answer, "200 and an object with name and description")
-    for name in ("name", "description"):
-        if not isinstance(said.get(name), str) or not said[name]:
-            raise CheckFailure(
-                f"/metadata has no {name}: {excerpt(answer.body)}", f"return {name}, a string, from get_metadata()"
-            )
-    return f"{excerpt(said['name'])} {excerpt(said.get('version') or 'without a version')}"
 
 
 @Check.of("url.openapi", "Is /openapi.json an OpenAPI 3 document with a version?", "url.key")
@@ -83,6 +68,18 @@ def url_openapi(site: ServerUnderTest) -> str:
         raise CheckFailure("/openapi.json has no paths", "list the served routes")
     site.paths = paths.keys()
     return f"OpenAPI {excerpt(form)}, version {excerpt(version)}, {len(paths)} paths"
+
+
+@Check.of("url.metadata", "Does /metadata have a name and a description?", "url.key")
+def url_metadata(site: ServerUnderTest) -> str:
+    said = _object(site.metadata, "200 and an object with name and description")
+    for name in ("name", "description"):
+        if not isinstance(said.get(name), str) or not said[name]:
+            raise CheckFailure(
+                f"/metadata has no {name}: {excerpt(site.metadata.body)}",
+                f"return {name}, a string, from get_metadata()",
+            )
+    return f"{excerpt(said['name'])} {excerpt(said.get('version') or 'without a version')}"
 
 
 @Check.of("url.schema", "Does /schema answer valid JSON Schemas of objects?", "url.key")
@@ -428,26 +425,7 @@ def _keep(site: ServerUnderTest, name: str, payload: dict[str, Any], schema: str
 
 TIMEOUT_S = 5.0
 
-CHECKS = (
-    url_reach,
-    url_health,
-    url_key,
-    url_openapi,
-    url_metadata,
-    url_schema,
-    url_mcp,
-    url_mcp_errors,
-    url_mode,
-    url_production,
-    url_reset,
-    url_state,
-    url_step,
-    url_truth,
-    url_bad_frames,
-    url_order,
-    url_close,
-    url_odd_frames,
-)
+CHECKS = Check.all_in(globals())
 
 
 def check_url(
@@ -455,7 +433,7 @@ def check_url(
     *,
     timeout_s: float = TIMEOUT_S,
     api_key: str | None = None,
-    heard: Callable[[Finding], None] | None = None,
+    heard: Callable[[Finding], None] = lambda _: None,
 ) -> ValidationReport:
     """Checks a running server of any implementation, in bounded time.
 
@@ -470,4 +448,4 @@ def check_url(
         MissingExtra: httpx or jsonschema is not installed.
     """
     with ServerUnderTest(url, timeout_s, api_key) as site:
-        return ValidationReport(target=site.place, findings=run(CHECKS, site, Level.URL, heard))
+        return ValidationReport(target=site.place, findings=run(CHECKS, site, heard))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ...errors import MissingExtra
@@ -86,27 +87,25 @@ def action_of(schema: Any, seconds: float) -> Any:
 
 def _within(seconds: float, look: Callable[[], T], name: str) -> T:
     """The result of a check of a schema, with a time limit: the work for a schema can double with each line."""
-    made: list[T] = []
-    raised: list[Exception] = []
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            made.append(look())
+            future.set_result(look())
         except (CheckFailure, NoValue) as error:
-            raised.append(error)
+            future.set_exception(error)
         except RecursionError:
-            raised.append(CheckFailure(f"the schema of {name} is infinitely recursive", "make each $ref finite"))
+            future.set_exception(
+                CheckFailure(f"the schema of {name} is infinitely recursive", "make each $ref finite")
+            )
         except Exception as error:  # noqa: BLE001 - of a library, on a schema that was written to break it
-            raised.append(CheckSkip(f"the schema of {name} cannot be processed: {excerpt(repr(error))}"))
+            future.set_exception(CheckSkip(f"the schema of {name} cannot be processed: {excerpt(repr(error))}"))
 
-    thread = threading.Thread(target=run, daemon=True, name="openenv-schema")
-    thread.start()
-    thread.join(seconds)
-    if raised:
-        raise raised[0]
-    if not made:
-        raise CheckFailure(f"the schema of {name} takes more than {seconds:g} s to process", "simplify it")
-    return made[0]
+    threading.Thread(target=run, daemon=True, name="openenv-schema").start()
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        raise CheckFailure(f"the schema of {name} takes more than {seconds:g} s to process", "simplify it") from None
 
 
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:

@@ -6,9 +6,9 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Container, Coroutine, Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, NamedTuple, NoReturn, Self
 from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -19,7 +19,6 @@ from ...errors import MissingExtra
 from ...settings import is_loopback
 from ...testing.check import CheckFailure, CheckSkip
 
-T = TypeVar("T")
 # Maximum size of an answer, and of a frame. Observations may be images.
 MAX_BYTES = 100 * 1024 * 1024
 # Time limit of all checks of a server together, as a multiple of the limit of one call.
@@ -69,9 +68,11 @@ class ServerUnderTest:
     Attributes:
         base: Base address of its routes.
         endpoint: Address of its WebSocket.
+        is_nearby: Whether it is on this machine, which proxies do not reach.
+        runner: The event loop of all calls.
         place: Its address for messages, without user name and password.
-        health: The answer of `/health`.
-        metadata: The answer of `/metadata`.
+        health: The answer of `/health`, once `url.reach` has run.
+        metadata: The answer of `/metadata`, once `url.key` has run.
         paths: The paths of its OpenAPI document.
         schemas: JSON Schemas by `action`, `observation`, `state`, and perhaps `reset_observation`; only valid ones.
         production: Whether clients can only call tools.
@@ -86,13 +87,14 @@ class ServerUnderTest:
     def __init__(self, url: str, timeout_s: float, api_key: str | None):
         self.endpoint = websocket_url(url)
         self.base = http_url(self.endpoint)
+        self.is_nearby = is_loopback(urlsplit(self.endpoint).hostname or "")
         parts = urlsplit(self.base)
         self.place = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
         self.headers = headers_of({}, api_key)
         self.has_key = api_key is not None
         self.timeout_s = timeout_s
-        self.health: ServerAnswer | None = None
-        self.metadata: ServerAnswer | None = None
+        self.health: ServerAnswer
+        self.metadata: ServerAnswer
         self.paths: Container[str] | None = None
         self.schemas: Mapping[str, Any] = {}
         self.production = False
@@ -110,7 +112,7 @@ class ServerUnderTest:
             limits=self._httpx.Limits(max_keepalive_connections=0),
         )
         self._ends = time.monotonic() + ALL_CALLS * timeout_s
-        self._runner = asyncio.Runner()
+        self.runner = asyncio.Runner()
 
     def __enter__(self) -> Self:
         return self
@@ -118,17 +120,8 @@ class ServerUnderTest:
     def __exit__(self, *exc_info: object) -> None:
         if self.talk is not None:
             self.talk.end()
-        self._runner.run(self._client.aclose())
-        self._runner.close()
-
-    @property
-    def is_nearby(self) -> bool:
-        """Whether it is on this machine, which proxies do not reach."""
-        return is_loopback(urlsplit(self.endpoint).hostname or "")
-
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Runs a call to its end; all calls have one event loop."""
-        return self._runner.run(call)
+        self.runner.run(self._client.aclose())
+        self.runner.close()
 
     def seconds(self) -> float:
         """Seconds for the next call; raises `CheckSkip` when all time is used up."""
@@ -146,11 +139,13 @@ class ServerUnderTest:
 
     def get(self, path: str) -> ServerAnswer:
         """The answer to `GET` of a path; raises `CheckFailure` if there is none, or it is not HTTP."""
-        return self.run(self._ask("GET", path, None))
+        return self.runner.run(self._ask("GET", path, None))
 
     def post(self, path: str, body: Any) -> ServerAnswer:
         """The same for `POST` of JSON, or of raw bytes."""
-        return self.run(self._ask("POST", path, body if isinstance(body, bytes) else json.dumps(body).encode()))
+        return self.runner.run(
+            self._ask("POST", path, body if isinstance(body, bytes) else json.dumps(body).encode())
+        )
 
     async def _ask(self, method: str, path: str, content: bytes | None) -> ServerAnswer:
         asked, seconds, httpx = f"{method} {path}", self.seconds(), self._httpx
@@ -261,7 +256,7 @@ class ProbeConnection:
                 )
 
         try:
-            return cls(site, site.run(connected()))
+            return cls(site, site.runner.run(connected()))
         except TimeoutError:
             raise site.late("the handshake at /ws") from None
         except InvalidStatus as error:
@@ -286,7 +281,7 @@ class ProbeConnection:
         text = frame if isinstance(frame, str) else json.dumps(frame)
         seconds = self._site.seconds()
         try:
-            self._site.run(asyncio.wait_for(self._connection.send(text), seconds))
+            self._site.runner.run(asyncio.wait_for(self._connection.send(text), seconds))
         except TimeoutError:
             raise CheckFailure(
                 "the server does not read its frames", "read from each connection at all times"
@@ -306,7 +301,7 @@ class ProbeConnection:
         """
         seconds = self._site.seconds()
         try:
-            text = self._site.run(asyncio.wait_for(self._connection.recv(), seconds))
+            text = self._site.runner.run(asyncio.wait_for(self._connection.recv(), seconds))
         except TimeoutError:
             raise self._site.late(after) from None
         except ConnectionClosed as error:
@@ -329,7 +324,7 @@ class ProbeConnection:
         """Closes the connection, in any state."""
         try:
             with suppress(TimeoutError):
-                self._site.run(asyncio.wait_for(self._connection.close(), self._site.timeout_s))
+                self._site.runner.run(asyncio.wait_for(self._connection.close(), self._site.timeout_s))
         finally:
             self._connection.transport.abort()
 
