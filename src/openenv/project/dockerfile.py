@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from ..errors import UsageError
+from .manifest import read_text
 
 BASE = "BASE_IMAGE"
 """The build argument for the base image in Dockerfiles of projects."""
@@ -97,12 +98,7 @@ class Dockerfile:
         Raises:
             UsageError: It cannot be read, or has no FROM.
         """
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UsageError(f"there is no {path}: set the Dockerfile with --dockerfile") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} cannot be read: {error}") from None
+        text = read_text(path, hint=": set the Dockerfile with --dockerfile")
         found = cls(name or str(path), tuple(text.splitlines()))
         if not any(each.word == "FROM" for each in found.instructions()):
             raise UsageError(f"{found.name} has no FROM: begin it with `FROM python:3.12-slim`")

@@ -33,6 +33,25 @@ class YamlPosition(NamedTuple):
         return cls(mark.line + 1, mark.column + 1)
 
 
+def read_text(path: Path, encoding: str = "utf-8", hint: str = "") -> str:
+    """The contents of a file, with its line ends.
+
+    Args:
+        path: The file.
+        encoding: Its encoding.
+        hint: The next step if the file is missing, for the end of the message.
+
+    Raises:
+        UsageError: It is missing, or cannot be read.
+    """
+    try:
+        return path.read_bytes().decode(encoding)
+    except FileNotFoundError:
+        raise UsageError(f"there is no {path}{hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+
+
 class YamlText:
     """The contents of a file.
 
@@ -51,12 +70,7 @@ class YamlText:
         Raises:
             UsageError: The file is missing, cannot be read, or is not YAML; the message has line and column.
         """
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UsageError(f"there is no {path}") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} cannot be read: {error}") from None
+        text = read_text(path)
         try:
             return cls(yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader))
         except yaml.YAMLError as error:

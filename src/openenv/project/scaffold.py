@@ -207,9 +207,10 @@ class Scaffold:
         """Contents of its files, by sorted paths in the project."""
         found = {}
         for root in (_TEMPLATES / _COMMON, _TEMPLATES / f"{self.template.replace('-', '_')}_env"):
-            for path in _files(root):
-                relative = path.relative_to(root).as_posix()
-                found[self._named(relative)] = self._named(path.read_text(encoding="utf-8"))
+            for path in root.rglob("*"):
+                relative = path.relative_to(root)
+                if path.is_file() and not any(map(_NOT_OURS.fullmatch, relative.parts)):
+                    found[self._named(relative.as_posix())] = self._named(path.read_text(encoding="utf-8"))
         return dict(sorted(found.items()))
 
     def make(self) -> list[str]:
@@ -240,16 +241,6 @@ class Scaffold:
         name = self.name
         words = {"my_env": name.package, "My env": name.title, "My": name.prefix}
         return _PLACEHOLDER.sub(lambda found: words[found[0]], text)
-
-
-def _files(root: Path) -> Iterator[Path]:
-    for path in sorted(root.iterdir()):
-        if _NOT_OURS.fullmatch(path.name):
-            continue
-        if path.is_dir():
-            yield from _files(path)
-        else:
-            yield path
 
 
 def _check_free(folder: Path) -> None:

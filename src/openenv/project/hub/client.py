@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import queue
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 from ... import errors
@@ -44,42 +45,38 @@ _BY_STATUS: dict[int, tuple[type[errors.OpenEnvError], str]] = {
         "{what}: not found on the Hub, or hidden from this token: correct the name, or run `hf auth login`",
     ),
 }
+_NOT_FOUND = frozenset({"RevisionNotFoundError", "RepositoryNotFoundError"})
 # The same by names of exception classes: versions of huggingface_hub use different HTTP libraries.
 # The Hub also answers 401 for missing repositories; huggingface_hub distinguishes the two.
-_BY_KIND: tuple[tuple[frozenset[str], type[errors.OpenEnvError], str, int | None], ...] = (
-    (frozenset({"LocalTokenNotFoundError"}), errors.Unauthorized, NO_TOKEN, None),
+_BY_KIND: tuple[tuple[frozenset[str], type[errors.OpenEnvError], str], ...] = (
+    (frozenset({"LocalTokenNotFoundError"}), errors.Unauthorized, NO_TOKEN),
     (
         frozenset({"RevisionNotFoundError"}),
         errors.UsageError,
         "{what}: the revision does not exist: use an existing branch, tag or commit",
-        404,
     ),
-    (frozenset({"RepositoryNotFoundError"}), *_BY_STATUS[404], 404),
+    (frozenset({"RepositoryNotFoundError"}), *_BY_STATUS[404]),
     (
         frozenset({"OfflineModeIsEnabled"}),
         errors.UsageError,
         "{what}: HF_HUB_OFFLINE is set, which disables requests: unset it",
-        None,
     ),
     (
         frozenset({"TimeoutException"}),
         errors.ConnectTimeout,
         "{what}: {endpoint} (HF_ENDPOINT) does not answer in time: check the address and the network",
-        None,
     ),
     (
         frozenset({"TransportError", "ConnectionError", "ClientClosed"}),
         errors.ConnectionFailed,
         "{what}: {endpoint} (HF_ENDPOINT) cannot be reached ({said}): check the network, and set "
         "HTTPS_PROXY if it needs a proxy",
-        None,
     ),
     (  # answers that the library cannot read
         frozenset({"KeyError", "TypeError", "AttributeError", "JSONDecodeError"}),
         errors.UsageError,
         "{what}: {endpoint} (HF_ENDPOINT) does not answer like the Hub ({said}): check the address, and that "
         "huggingface_hub is up to date",
-        None,
     ),
 )
 
@@ -104,9 +101,9 @@ def hub_error(what: str, endpoint: str, error: Exception, secrets: Collection[st
     line = " ".join(str(server).split())
     line = line if len(line) <= _MOST else f"{line[:_MOST]}..."
     said = redact(line, sorted(secrets, key=len, reverse=True))
-    for kinds, cls, message, status in _BY_KIND:
+    for kinds, cls, message in _BY_KIND:
         if names & kinds:
-            facts = None if status is None else {"status": status}
+            facts = {"status": 404} if names & _NOT_FOUND else None
             return cls(message.format(what=what, endpoint=endpoint, said=said), data=facts)
     responses: list[Any] = [getattr(each, "response", None) for each in chain]
     response = next((each for each in responses if hasattr(each, "status_code")), None)
@@ -158,29 +155,28 @@ def call_on_threads(calls: Sequence[Callable[[], T]], at_once: int) -> list[T | 
     Raises:
         KeyboardInterrupt: This thread was interrupted. Running calls continue, and no further call begins.
     """
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[int, T | Exception]] = queue.SimpleQueue()
-    stopped = threading.Event()
-    for number in range(len(calls)):
-        waiting.put(number)
+    futures: list[Future[T]] = [Future() for _ in calls]
+    waiting = deque(zip(calls, futures, strict=True))
 
     def work() -> None:
-        while not stopped.is_set():
+        while True:
             try:
-                number = waiting.get_nowait()
-            except queue.Empty:
+                call, future = waiting.popleft()
+            except IndexError:
                 return
             try:
-                done.put((number, calls[number]()))
+                future.set_result(call())
             except Exception as error:  # noqa: BLE001 - for the caller
-                done.put((number, error))
+                future.set_exception(error)
 
     for _ in range(min(at_once, len(calls))):
         threading.Thread(target=work, name="openenv-hub", daemon=True).start()
     try:
-        return [result for _, result in sorted((done.get() for _ in calls), key=lambda pair: pair[0])]
+        wait(futures)
     finally:
-        stopped.set()
+        waiting.clear()
+    failures = [cast("Exception | None", future.exception()) for future in futures]
+    return [failure or future.result() for failure, future in zip(failures, futures, strict=True)]
 
 
 def call_on_thread(call: Callable[[], T]) -> T:
@@ -228,14 +224,6 @@ class HubUser(NamedTuple):
     name: str
     organizations: frozenset[str]
     may_write: bool
-
-    @classmethod
-    def of(cls, answer: Any) -> Self:
-        """Reads the Hub's answer to `whoami`."""
-        role = answer.get("auth", {}).get("accessToken", {}).get("role")
-        return cls(
-            str(answer["name"]), frozenset(str(each["name"]) for each in answer.get("orgs", ())), role != "read"
-        )
 
 
 class Hub:
@@ -333,7 +321,14 @@ class Hub:
             UsageError: The server is not a Hub.
         """
         self.check_token()
-        return self.ask("requesting the owner of the token", lambda: HubUser.of(self.api.whoami()))
+
+        def call() -> HubUser:
+            answer = self.api.whoami()
+            role = answer.get("auth", {}).get("accessToken", {}).get("role")
+            organizations = frozenset(str(each["name"]) for each in answer.get("orgs", ()))
+            return HubUser(str(answer["name"]), organizations, role != "read")
+
+        return self.ask("requesting the owner of the token", call)
 
     def ask(self, what: str, call: Callable[[], T], *, again: bool = True) -> T:
         """Runs a call of the library, and repeats it after temporary failures.

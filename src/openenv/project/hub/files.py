@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from ...errors import UsageError
+from ..manifest import read_text
 
 GIT = "git"
 DOCKER = "docker"
@@ -200,7 +201,12 @@ class Tree:
 
     def __init__(self, folder: Path, exclude: Path | None = None, kept: frozenset[str] = frozenset()):
         self._folder = folder
-        self._exclude = _Exclude.read(exclude)
+        if exclude is not None and not exclude.is_file():
+            raise UsageError(f"--exclude {exclude}: the file does not exist; write one glob per line into it")
+        excluded = "" if exclude is None else _text(exclude)
+        self._exclude = Globs.read(excluded, GIT)
+        lines = map(str.strip, excluded.splitlines())
+        self._exclude_lines = [line for line in lines if line and line[0] not in "#!"]
         self._kept = _KEPT | kept
         self._noise = Globs.read(_NOISE, GIT)
         self._keys = Globs.read(_KEYS, GIT)
@@ -230,7 +236,7 @@ class Tree:
         if self._holds_keys(path, folder=True):
             self.left_out.append(f"{path}: contains keys")
             return False
-        return not self._exclude.leaves_out(path, folder=True)
+        return not self._is_excluded(path, folder=True)
 
     def _takes(self, path: PurePosixPath) -> bool:
         here = self._folder / path
@@ -255,9 +261,16 @@ class Tree:
     def _holds_keys(self, path: PurePosixPath, folder: bool = False) -> bool:
         return self._keys.leaves_out(PurePosixPath(str(path).lower()), folder)
 
+    def _is_excluded(self, path: PurePosixPath, folder: bool = False) -> bool:
+        """Whether `--exclude` matches: its globs match as in Git or in `hf upload`, where `*` also matches `/`."""
+        text = f"{path}/" if folder else str(path)
+        return self._exclude.leaves_out(path, folder) or any(
+            fnmatch.fnmatchcase(text, line) for line in self._exclude_lines
+        )
+
     def _is_ignored(self, path: PurePosixPath) -> bool:
         return str(path) not in self._kept and (
-            self._exclude.leaves_out(path)
+            self._is_excluded(path)
             or self._docker.leaves_out(path)
             or any(globs.leaves_out(way / path) for way, globs in self._outer)
             or any(
@@ -266,35 +279,9 @@ class Tree:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Exclude:
-    """The file of `--exclude`. Its globs match as in Git, or as in `hf upload`, where `*` also matches slashes."""
-
-    globs: Globs
-    lines: tuple[str, ...]
-
-    @classmethod
-    def read(cls, file: Path | None) -> Self:
-        """Reads the file. With None, no file is excluded."""
-        if file is None:
-            return cls(Globs.read("", GIT), ())
-        if not file.is_file():
-            raise UsageError(f"--exclude {file}: the file does not exist; write one glob per line into it")
-        text = _text(file)
-        lines = [line.strip() for line in text.splitlines()]
-        return cls(Globs.read(text, GIT), tuple(line for line in lines if line and line[0] not in "#!"))
-
-    def leaves_out(self, path: PurePosixPath, folder: bool = False) -> bool:
-        text = f"{path}/" if folder else str(path)
-        return self.globs.leaves_out(path, folder) or any(fnmatch.fnmatchcase(text, line) for line in self.lines)
-
-
 def _text(file: Path) -> str:
     """The contents of an ignore file, or "" if there is none."""
-    try:
-        return file.read_text(encoding="utf-8-sig") if file.is_file() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
+    return read_text(file, "utf-8-sig") if file.is_file() else ""
 
 
 def _outer(folder: Path) -> Iterator[tuple[PurePosixPath, Globs]]:

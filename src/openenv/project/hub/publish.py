@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import mmap
-import os
 import posixpath
 import re
 import tempfile
@@ -18,7 +17,7 @@ from ...errors import Forbidden, OpenEnvError, UsageError
 from ...providers.redaction import KEYS, secrets_of
 from ..dockerfile import Dockerfile
 from ..image.wheel import own_wheel
-from ..manifest import FrontMatter, Manifest, Project
+from ..manifest import FrontMatter, Manifest, Project, read_text
 from .client import SHORTEST, Hub, HubUser, Patience, call_on_threads
 from .files import Tree
 from .space import Space, SpaceName, SpaceRequest, check_variables
@@ -88,11 +87,10 @@ class Stage:
                 found = any(each in source for each in wanted)
             else:
                 try:
-                    with source.open("rb") as file:
-                        found = os.fstat(file.fileno()).st_size > 0  # an empty file cannot be mapped
-                        if found:
-                            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
-                                found = any(contents.find(each) >= 0 for each in wanted)
+                    if not source.stat().st_size:  # an empty file cannot be mapped
+                        continue
+                    with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+                        found = any(contents.find(each) >= 0 for each in wanted)
                 except (OSError, ValueError) as error:
                     raise UsageError(
                         f"{source} cannot be read: {error}; make it readable, or exclude it in .gitignore"
@@ -107,15 +105,8 @@ class Stage:
 def _readme(project: Project, interface: bool) -> str:
     """The README, completed with the keys of front matter that a Space needs."""
     name = project.manifest.name
-    path = project.readme
-    try:
-        # Read bytes, to keep the line ends.
-        text = (
-            path.read_bytes().decode() if path is not None else f"# {name}\n\n{project.manifest.description or ''}\n"
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
-    front = FrontMatter.read(text)
+    text = f"# {name}\n\n{project.manifest.description or ''}\n"
+    front = FrontMatter.read(text if project.readme is None else read_text(project.readme))
     sdk = front.values.get("sdk")
     if sdk not in {None, "docker"}:
         raise UsageError(
@@ -212,7 +203,6 @@ def _contents(source: Path | bytes) -> bytes:
     return source if isinstance(source, bytes) else source.read_bytes()
 
 
-Notify = Callable[[str], None]
 AT_ONCE = 4
 """Maximum of concurrent pushes."""
 _MESSAGE = "openenv push"
@@ -249,7 +239,7 @@ def push(
     *,
     token: str | None = None,
     patience: Patience | None = None,
-    say: Notify | None = None,
+    say: Callable[[str], None] | None = None,
     heard: Callable[[Published], None] | None = None,
     stage: Stage | None = None,
 ) -> list[Published]:

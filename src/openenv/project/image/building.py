@@ -40,7 +40,7 @@ class Context:
 
     folder: Path
     files: tuple[str, ...]
-    added: Mapping[str, bytes] = field(default_factory=dict)
+    added: dict[str, bytes]
 
     @classmethod
     def of(cls, folder: Path, added: Mapping[str, bytes]) -> Context:
@@ -262,14 +262,12 @@ class _Build:
     def _stage(self, file: IO[bytes], report: BuildCallback) -> str | None:
         """Writes the context for the engine; returns the name of the wheel that was added."""
         context = Context.of(self._folder, {self._place: self._dockerfile.text.encode()})
-        added = dict(context.added)
         if self._place == OUTSIDE:  # the engine removes it before the first COPY
             ignores = self._folder / IGNORE_FILE
             before = ignores.read_bytes() if ignores.is_file() else b""
-            added[IGNORE_FILE] = before + f"\n{OUTSIDE}\n{IGNORE_FILE}\n".encode()
+            context.added[IGNORE_FILE] = before + f"\n{OUTSIDE}\n{IGNORE_FILE}\n".encode()
         has_own = any(wheel.startswith(f"{WHEELS}/{NAME}-") for wheel in context.wheels)
-        wheel = None if has_own else self._add_wheel(added, report)
-        context = Context(context.folder, context.files, added)
+        wheel = None if has_own else self._add_wheel(context.added, report)
         for argument, value in self._request.arguments.items():
             if secrets_of({argument: value}):
                 self._warnings.append(

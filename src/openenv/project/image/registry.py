@@ -16,9 +16,8 @@ from .progress import ImageUpload, PushProgress, engine_stream
 
 LOCAL = "openenv-"
 """The prefix of image names for this machine."""
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_NAME = re.compile(rf"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?{_PART}(?:/{_PART})*(?::(?P<tag>[^:/]+))?")
+_NAME = re.compile(rf"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?")
 
 
 def image_word(name: str) -> str:
@@ -41,15 +40,11 @@ def image_name(text: str) -> str:
     Raises:
         UsageError: It cannot be the name of an image.
     """
-    if not _fits(text):
-        hint = f"write {text.lower()}" if _fits(text.lower()) else "write NAME[:TAG] in lowercase, such as my-env:1.0"
+    if not _NAME.fullmatch(text):
+        lower = text.lower()
+        hint = f"write {lower}" if _NAME.fullmatch(lower) else "write NAME[:TAG] in lowercase, such as my-env:1.0"
         raise UsageError(f"{text!r} is not a valid image name: {hint}")
     return text if ":" in text.rpartition("/")[2] else f"{text}:latest"
-
-
-def _fits(text: str) -> bool:
-    found = _NAME.fullmatch(text)
-    return found is not None and (found["tag"] is None or _TAG.fullmatch(found["tag"]) is not None)
 
 
 def tag_of(project: Project) -> str:
@@ -58,7 +53,6 @@ def tag_of(project: Project) -> str:
     return version or "latest"
 
 
-PushCallback = Callable[[PushProgress], object]
 _REGISTRY = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:[0-9]+)?(/[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*)*")
 _HOME = "docker.io"
 
@@ -134,7 +128,7 @@ def remote_name(registry: str, project: Project, tag: str | None) -> str:
     return image_name(f"{registry}/{image_word(project.manifest.name)}:{tag or tag_of(project)}")
 
 
-def push_image(image: str, name: str, report: PushCallback = lambda _: None) -> Pushed:
+def push_image(image: str, name: str, report: Callable[[PushProgress], object] = lambda _: None) -> Pushed:
     """Pushes an image under a name. An interruption also ends the push at the engine.
 
     Args:
