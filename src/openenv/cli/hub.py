@@ -34,7 +34,6 @@ def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
         interface=given["interface"] is not False,
         variables=pairs("--env-var", given["env_vars"]),
         secrets=pairs("--secret", given["secrets"]),
-        check=not given["no_check"],
         **{each.name: given[each.name] for each in fields(SpaceRequest) if each.name in given.keys() - _CHANGED},
     )
     done = 0
@@ -49,7 +48,7 @@ def to_spaces(directory: Path, given: Mapping[str, Any]) -> None:
         warn_of_secrets(given["secrets"], progress)
         if not given["dry_run"]:
             Hub().check_token()  # before the slow parts
-        if request.check:
+        if not given["no_check"]:
             _check(project, progress)
         if not given["dry_run"]:
             progress.show("staging", 0, 0)

@@ -153,12 +153,8 @@ class FrontMatter:
     block: re.Match[str] | None = None
 
     @classmethod
-    def read(cls, text: str, name: str = "README.md") -> Self:
-        """Reads a README.
-
-        Args:
-            text: Its contents.
-            name: Its name in error messages.
+    def read(cls, text: str) -> Self:
+        """Parses the contents of a README.
 
         Raises:
             UsageError: Its front matter is not YAML, or not a mapping; with line and column if known.
@@ -173,15 +169,15 @@ class FrontMatter:
             # The first line of the file has the dashes.
             where = f", line {mark.line + 2}, column {mark.column + 1}" if mark is not None else ""
             words = " ".join(str(getattr(error, "problem", None) or error).split())
-            raise UsageError(f"{name}{where}: its front matter is not valid YAML: {words}") from None
+            raise UsageError(f"README.md{where}: its front matter is not valid YAML: {words}") from None
         except RecursionError:
-            raise UsageError(f"{name}: its front matter is nested too deeply") from None
+            raise UsageError("README.md: its front matter is nested too deeply") from None
         except ValueError as error:  # an invalid date
             raise UsageError(
-                f"{name}: its front matter is not valid YAML: {error}; quote strings that look like dates"
+                f"README.md: its front matter is not valid YAML: {error}; quote strings that look like dates"
             ) from None
         if not isinstance(values, dict | None):
-            raise UsageError(f"{name}: its front matter must have keys and values, such as `sdk: docker`")
+            raise UsageError("README.md: its front matter must have keys and values, such as `sdk: docker`")
         return cls(text, {str(key): value for key, value in (values or {}).items()}, block)
 
     def completed(self, values: Mapping[str, Any]) -> str:

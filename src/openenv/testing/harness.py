@@ -8,7 +8,6 @@ import inspect
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,11 +96,9 @@ class Repertoire:
         good = self.actions[0]
         made = []
         for name, part in self._schema.get("properties", {}).items():
-            if name in BESIDE or "examples" in part:
+            if name in BESIDE or part.keys() & {"examples", "enum", "const"}:
                 continue
             kind, values = part.get("type"), list[Any]()
-            if "enum" in part or "const" in part:
-                continue
             if kind == "string":
                 texts = ["", "a\u00e9\u4f60\U0001f600", "x" * min(LONG_TEXT, int(part.get("maxLength", LONG_TEXT)))]
                 values = [text for text in texts if len(text) >= int(part.get("minLength", 0))]
@@ -328,7 +325,7 @@ class ConformanceHarness:
         self._repertoire: Repertoire | None = None
         self._sample: list[CallOutcome] | None = None
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[EpisodePlayer]:
         """A session for a block. At its end, waits for the close of the environment, with a time limit."""
         facts = await self.facts()
@@ -363,19 +360,19 @@ class ConformanceHarness:
         """Its constants; opens a session to read them. Raises OpenEnvError."""
         if self._facts is None:
             await self.quiet()
-            async with asyncio.timeout(OPENING * self.call_s):
-                async with opened_session(self.server.manager) as session:
-                    profile = session.profile
-                    assert profile is not None
-                    seedable, actions = profile.seedable, []
-                    if seedable:
-                        with contextlib.suppress(OpenEnvError):  # get_metadata may raise: other checks see it
-                            metadata = await result_of(lambda done: session.call(_metadata, None, done))
-                            seedable = getattr(metadata, "seedable", None) is not False
-                    if profile.execution is not Execution.PROCESS or session.executor is not None:
-                        with contextlib.suppress(OpenEnvError):
-                            actions = await result_of(lambda done: session.call(offered, None, done))
-                self._facts = EnvironmentFacts(profile.name, profile.execution, seedable, actions)
+            opening = asyncio.timeout(OPENING * self.call_s)
+            async with opening, opened_session(self.server.manager) as session:
+                profile = session.profile
+                assert profile is not None
+                seedable, actions = profile.seedable, []
+                if seedable:
+                    with contextlib.suppress(OpenEnvError):  # get_metadata may raise: other checks see it
+                        metadata = await result_of(lambda done: session.call(_metadata, None, done))
+                        seedable = getattr(metadata, "seedable", None) is not False
+                if profile.execution is not Execution.PROCESS or session.executor is not None:
+                    with contextlib.suppress(OpenEnvError):
+                        actions = await result_of(lambda done: session.call(offered, None, done))
+            self._facts = EnvironmentFacts(profile.name, profile.execution, seedable, actions)
             await self.quiet()
         return self._facts
 

@@ -233,7 +233,6 @@ class Hub:
 
     Args:
         token: The user's token. None takes that of huggingface_hub (`HF_TOKEN`, `hf auth login`).
-        endpoint: Its address; None takes `HF_ENDPOINT`.
         patience: Timeouts and retries.
         say: Called with a line about each retry.
         secrets: Strings that must not appear in errors, in addition to the token.
@@ -244,7 +243,7 @@ class Hub:
 
     Attributes:
         api: The library's client.
-        endpoint: The Hub's address.
+        endpoint: The Hub's address (`HF_ENDPOINT`).
         token: The token, if there is one.
     """
 
@@ -252,7 +251,6 @@ class Hub:
         self,
         *,
         token: str | None = None,
-        endpoint: str | None = None,
         patience: Patience | None = None,
         say: Callable[[str], None] | None = None,
         secrets: Iterable[str] = (),
@@ -261,7 +259,7 @@ class Hub:
             import huggingface_hub
         except ModuleNotFoundError as error:
             raise errors.MissingExtra(error.name or "huggingface_hub", "hub") from None
-        self.endpoint = (endpoint or ClientSettings.read().hub_url).rstrip("/")
+        self.endpoint = ClientSettings.read().hub_url.rstrip("/")
         address = urlsplit(self.endpoint)
         if not (
             address.scheme == "https" or (address.scheme == "http" and is_loopback_for_secrets(address.hostname))

@@ -249,7 +249,7 @@ def push(
 
     Args:
         project: The project; it is not changed.
-        request: Options of the push. `check` is ignored here: the caller runs the checks.
+        request: Options of the push.
         token: The user's token for the Hub. None takes that of huggingface_hub.
         patience: Timeouts and retries of requests.
         say: Called with progress lines.

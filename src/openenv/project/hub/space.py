@@ -105,7 +105,6 @@ class SpaceRequest:
         count: Number of Spaces: name-1 to name-N if there are several.
         variables: Public variables. They override the `variables:` of the manifest.
         secrets: Variables that cannot be read on the Hub.
-        check: Whether to check the project first.
     """
 
     repo_id: str | None = None
@@ -119,7 +118,6 @@ class SpaceRequest:
     count: int = 1
     variables: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    check: bool = True
 
     def __post_init__(self) -> None:
         check_variables(self.variables, self.secrets)
