@@ -228,7 +228,7 @@ async def test_a_server_of_v1_gets_a_connection_for_each_environment(caplog, mon
             assert rewards(await envs.step([{}] * 4)) == [4] * 4
             assert len(peers) == 4
             await peers[2].close()
-            await until(lambda: envs._state.carrier._connections[0].connection)
+            await until(lambda: envs._state.carrier._connections[0])
             results = await envs.step([{}] * 4)
             assert errors(results).count(SessionLost) == 1
             lost = errors(results).index(SessionLost)
