@@ -153,7 +153,15 @@ class SdkLibrary:
         try:
             answer = await self.server.call_tool(name, arguments, **context)
         except Exception as error:  # the edge to foreign code
-            raise self._fault(name, error) from error
+            cause = error.__cause__
+            names = list(self.functions())
+            if name not in names and cause is None and "nknown tool" in str(error):
+                fault = not_found_error(name, names)
+            elif isinstance(cause, ValidationError) and cause.title == f"{name}Arguments":
+                fault = argument_error(name, cause, getattr(self._tool(name), "parameters", None))
+            else:
+                fault = execution_error(name, cause or error)
+            raise fault from error
         return self._result(name, answer)
 
     def _own(self) -> list[Any]:
@@ -162,15 +170,6 @@ class SdkLibrary:
 
     def _tool(self, name: str) -> Any:
         return next((tool for tool in self._own() if tool.name == name), None)
-
-    def _fault(self, name: str, error: Exception) -> ToolFault:
-        cause = error.__cause__
-        names = list(self.functions())
-        if name not in names and cause is None and "nknown tool" in str(error):
-            return not_found_error(name, names)
-        if isinstance(cause, ValidationError) and cause.title == f"{name}Arguments":
-            return argument_error(name, cause, getattr(self._tool(name), "parameters", None))
-        return execution_error(name, cause or error)
 
     def _result(self, name: str, answer: Any) -> ToolResult:
         """Blocks, blocks with a structured value, or a whole result: the versions differ."""

@@ -228,18 +228,6 @@ _prepared: WeakSet[Any] = WeakSet()
 _preparing = threading.Lock()
 
 
-def _prepare(low_level: Any) -> None:
-    """Lets a server of the SDK hold the one ping that carries a session. Other pings are answered as usual."""
-    with _preparing:
-        if low_level in _prepared:
-            return
-        _prepared.add(low_level)
-        if hasattr(low_level, "request_handlers"):
-            _prepare_handlers(low_level.request_handlers)
-        else:  # from version 2 of the SDK
-            low_level.middleware.insert(0, _hold_ping)
-
-
 def _prepare_handlers(handlers: dict[Any, Callable[[Any], Awaitable[Any]]]) -> None:
     from mcp.server.lowlevel.server import request_ctx
     from mcp.types import PingRequest
@@ -265,8 +253,15 @@ async def _hold_ping(context: Any, call_next: Callable[[Any], Awaitable[Any]]) -
 def client_of(server: Any) -> contextlib.AbstractAsyncContextManager[Any]:
     """A client of a server in this process, connected for the length of an `async with` block."""
     low_level = getattr(server, "_lowlevel_server", None) or server._mcp_server
-    _prepare(low_level)
     is_first = hasattr(low_level, "request_handlers")
+    with _preparing:
+        # The server holds the one ping that carries a session. Other pings are answered as usual.
+        if low_level not in _prepared:
+            _prepared.add(low_level)
+            if is_first:
+                _prepare_handlers(low_level.request_handlers)
+            else:  # from version 2 of the SDK
+                low_level.middleware.insert(0, _hold_ping)
     # Version 2 of the SDK has connections without a session, unless it is asked for the handshake.
     handshake = {} if is_first else {"mode": "legacy"}
     client: contextlib.AbstractAsyncContextManager[Any]

@@ -416,25 +416,22 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
     async def resize(self, deployment: Deployment, replicas: int) -> None:
         _check_several(deployment.spec, replicas)
         if replicas:
-            await self._prepare(deployment)
+            options = deployment.spec.options
+            runtime = options.get("runtime")
+            if runtime is not None and runtime not in self._checked:
+                await on_thread(lambda: self._containers.check_runtime(runtime))
+                self._checked.add(runtime)
+            if deployment.servers:
+                await self.refresh_servers(deployment)  # warm ones may have broken while they waited
+            if NO_NETWORK in {options.get("network"), options.get("network_mode")} and deployment.handle is None:
+                deployment.handle = added = Network(deployment.name)
+                labels = deployment.labels
+                await self._do(added, lambda: self._containers.add_network(added.name, labels))
         await super().resize(deployment, replicas)
         network: Network | None = deployment.handle
         if not replicas and network is not None:
             await self._do(network, lambda: self._containers.remove_network(network.name))
             deployment.handle = None
-
-    async def _prepare(self, deployment: Deployment) -> None:
-        options = deployment.spec.options
-        runtime = options.get("runtime")
-        if runtime is not None and runtime not in self._checked:
-            await on_thread(lambda: self._containers.check_runtime(runtime))
-            self._checked.add(runtime)
-        if deployment.servers:
-            await self.refresh_servers(deployment)  # warm ones may have broken while they waited
-        if NO_NETWORK in {options.get("network"), options.get("network_mode")} and deployment.handle is None:
-            deployment.handle = network = Network(deployment.name)
-            labels = deployment.labels
-            await self._do(network, lambda: self._containers.add_network(network.name, labels))
 
     async def start_server(self, deployment: Deployment, server: Server) -> None:
         spec = deployment.spec
@@ -462,22 +459,18 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         container: Container | None = server.handle
         if container is None:
             return "was stopped"
-        if container.key in await self._running():
+        now = asyncio.get_running_loop().time()
+        if self._seen is None or now - self._seen_at > GLANCE_S:  # concurrent callers share one request
+            labels = {PROVIDER: type(self).__name__, OWNER: str(OwnerProcess.this())}
+            self._seen = start_task(on_thread(lambda: self._containers.running(labels)))
+            self._seen_at = now
+        if container.key in await asyncio.shield(self._seen):
             return None
         return await on_thread(lambda: self._containers.end_of(container))
 
     async def refresh_servers(self, deployment: Deployment) -> None:
         self._seen = None  # the list is out of date
         await super().refresh_servers(deployment)
-
-    async def _running(self) -> frozenset[str]:
-        """Ids of this process's running containers. Concurrent callers share one request."""
-        now = asyncio.get_running_loop().time()
-        if self._seen is None or now - self._seen_at > GLANCE_S:
-            labels = {PROVIDER: type(self).__name__, OWNER: str(OwnerProcess.this())}
-            self._seen = start_task(on_thread(lambda: self._containers.running(labels)))
-            self._seen_at = now
-        return await asyncio.shield(self._seen)
 
     async def read_log(self, server: Server, lines: int) -> str:
         container: Container | None = server.handle

@@ -113,17 +113,12 @@ def _start_time(pid: int) -> str | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return _UNKNOWN if _process_exists(pid) else None
+        try:  # the process may be hidden from this user (`hidepid` of proc(5))
+            os.kill(pid, 0)
+        except PermissionError:
+            return _UNKNOWN
+        except (ProcessLookupError, OverflowError):
+            return None
+        return _UNKNOWN
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
-
-
-def _process_exists(pid: int) -> bool:
-    """Whether a process exists, also if it is hidden from this user (`hidepid` of proc(5))."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True

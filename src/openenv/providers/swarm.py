@@ -82,8 +82,16 @@ class SwarmService:
             new = [slot for slot in slots.values() if slot.key not in old]
             failed = next((slot for slot in new if slot.failure is not None), None)
             if failed is not None:
-                raise await self._failed(failed)
-            if self._complete(slots) and all([await self._url(slot) for slot in new]):
+                log = await self._manager.log(self.id, failed.tasks, TAIL_LINES)
+                said = f"the server {failed.failure}"
+                if "No such image" in said:
+                    said += ": load it on every node, push it to a registry, or set constraints"
+                raise LaunchFailed(redact(with_tail(said, log), self._deployment.secrets))
+            complete = bool(slots)
+            if not self.fixed:
+                leaving = any(task.get("DesiredState") == "remove" for task in self._tasks)
+                complete = len(slots) == self.replicas and not leaving
+            if complete and all([await self._url(slot) for slot in new]):
                 break
             if time.monotonic() - began > timeout_s:
                 why = next((f": the state of one is {slot.state}" for slot in new if not slot.running), "")
@@ -122,13 +130,6 @@ class SwarmService:
                 self._seen = time.monotonic()
         return slots_of(self._tasks)
 
-    def _complete(self, slots: dict[str, TaskSlot]) -> bool:
-        """Whether the number of tasks is as requested, and surplus tasks have ended."""
-        if self.fixed:
-            return bool(slots)
-        leaving = any(task.get("DesiredState") == "remove" for task in self._tasks)
-        return len(slots) == self.replicas and not leaving
-
     async def _place(self, slots: dict[str, TaskSlot]) -> None:
         urls = {key: await self._url(slot) for key, slot in slots.items()}
         deployment = self._deployment
@@ -166,13 +167,6 @@ class SwarmService:
             port = slot.ports.get(self._port) or next(iter(slot.ports.values()), None)
             place = slot.node and await self._manager.address(slot.node)
         return None if port is None or place is None else f"http://{place}:{port}"
-
-    async def _failed(self, slot: TaskSlot) -> LaunchFailed:
-        log = await self._manager.log(self.id, slot.tasks, TAIL_LINES)
-        said = f"the server {slot.failure}"
-        if "No such image" in said:
-            said += ": load it on every node, push it to a registry, or set constraints"
-        return LaunchFailed(redact(with_tail(said, log), self._deployment.secrets))
 
     def _absence(self, server: Server, slots: list[TaskSlot]) -> str | None:
         """Why no task runs in a server's slots; None during the first start."""

@@ -87,27 +87,23 @@ def _slot(key: str, history: list[Mapping[str, Any]]) -> TaskSlot:
     status = current.get("Status", {})
     published = status.get("PortStatus", {}).get("Ports") or ()
     attached = current.get("NetworksAttachments") or ()
+    failure = None
+    if not running:
+        # How the current task ended, or the one before it while the current one starts.
+        ended = history[-2] if _state(current) not in _OVER and len(history) > 1 else current
+        if _state(ended) in _ENDINGS:
+            end = ended.get("Status", {})
+            failure = f"{_ENDINGS[_state(ended)]} ({end.get('Err') or end.get('Message')})"
     return TaskSlot(
         key=key,
         tasks=tuple(task["ID"] for task in history),
         running=bool(running),
-        failure=None if running else _failure(history),
+        failure=failure,
         state=": ".join(filter(None, (_state(current), status.get("Err") or status.get("Message")))),
         node=current.get("NodeID") or None,
         ports={port["TargetPort"]: port["PublishedPort"] for port in published if port.get("PublishMode") == "host"},
         addresses=tuple(each.partition("/")[0] for network in attached for each in network.get("Addresses") or ()),
     )
-
-
-def _failure(history: list[Mapping[str, Any]]) -> str | None:
-    """How the current task ended, or the one before it while the current one starts."""
-    current = history[-1]
-    if _state(current) not in _OVER and len(history) > 1:
-        current = history[-2]
-    if _state(current) not in _ENDINGS:
-        return None
-    status = current.get("Status", {})
-    return f"{_ENDINGS[_state(current)]} ({status.get('Err') or status.get('Message')})"
 
 
 def _state(task: Mapping[str, Any]) -> str:
@@ -332,8 +328,11 @@ class SwarmManager:
     async def address(self, node: str) -> str:
         """The address of a node."""
         if node not in self._nodes:
-            found = await self._ask("looking at the swarm's nodes", self._engine.api.nodes)
-            self._nodes.update((each["ID"], _address(each)) for each in found)
+            for each in await self._ask("looking at the swarm's nodes", self._engine.api.nodes):
+                address = str(each.get("Status", {}).get("Addr") or "")
+                if address in _NOWHERE:
+                    address = str(each.get("ManagerStatus", {}).get("Addr") or "").rpartition(":")[0].strip("[]")
+                self._nodes[each["ID"]] = f"[{address}]" if ":" in address else address
         address = self._nodes.get(node, "")
         return self.host if address in _NOWHERE else address
 
@@ -419,10 +418,3 @@ class SwarmManager:
     async def _whole(self, what: str, call: Callable[[], T], variables: Mapping[str, str] | None = None) -> T:
         """Runs a call that changes the swarm to its end: it must not take effect after a cancellation's cleanup."""
         return await run_to_completion(self._ask(what, call, variables))
-
-
-def _address(node: Mapping[str, Any]) -> str:
-    address = str(node.get("Status", {}).get("Addr") or "")
-    if address in _NOWHERE:
-        address = str(node.get("ManagerStatus", {}).get("Addr") or "").rpartition(":")[0].strip("[]")
-    return f"[{address}]" if ":" in address else address

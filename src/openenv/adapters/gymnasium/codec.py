@@ -33,7 +33,12 @@ def array_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
         high: Upper bounds, in the arrays' shape.
         dtype: Type of the elements.
     """
-    nested: Any = _element_type(low, high, dtype)
+    nested: Any = bool
+    if dtype.kind != "b":
+        bounds = _bounds(low.min(), high.max()) if low.size else {}
+        # pydantic refuses NaN with any bound, and infinity with finite bounds.
+        nested = int if dtype.kind in "iu" else float
+        nested = Annotated[nested, Field(**bounds)] if bounds else nested
     for length in reversed(low.shape):
         nested = Annotated[list[nested], Field(min_length=length, max_length=length)]
     if _says_all(low, high):
@@ -47,16 +52,6 @@ def array_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
         nested = Annotated[nested, Field(json_schema_extra={"prefixItems": items})]
     # Not a validator, which might change the value: then servers could not write it without pydantic.
     return Annotated[nested, Predicate(functools.partial(_check_bounds, low, high, dtype))]
-
-
-def _element_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
-    """The type of a number between the lowest and the highest finite bound."""
-    if dtype.kind == "b":
-        return bool
-    bounds = _bounds(low.min(), high.max()) if low.size else {}
-    # pydantic refuses NaN with any bound, and infinity with finite bounds.
-    kind = int if dtype.kind in "iu" else float
-    return Annotated[kind, Field(**bounds)] if bounds else kind
 
 
 def _says_all(low: Array, high: Array) -> bool:

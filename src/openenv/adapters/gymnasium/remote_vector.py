@@ -141,7 +141,11 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         """
         if isinstance(seed, (int, np.integer)):
             super().reset(seed=int(seed))
-        seeds = self._seeds(seed)
+            seeds: Sequence[int | None] | None = range(int(seed), int(seed) + self.num_envs)
+        else:
+            seeds = seed
+            if seeds is not None and len(seeds) != self.num_envs:
+                raise InvalidArgument(f"{len(seeds)} seeds for {self.num_envs} environments: one for each")
         env_ids, options = self._chosen(options)
         given = None if seeds is None else [seeds[index] for index in env_ids]
         self.closed = False
@@ -302,15 +306,6 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         except OpenEnvError as error:
             error.data.setdefault("env_ids", list(env_ids))
             raise
-
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None] | None:
-        if seed is None:
-            return None
-        if isinstance(seed, (int, np.integer)):
-            return range(int(seed), int(seed) + self.num_envs)
-        if len(seed) != self.num_envs:
-            raise InvalidArgument(f"{len(seed)} seeds for {self.num_envs} environments: one for each")
-        return seed
 
     def _chosen(self, options: dict[str, Any] | None) -> tuple[list[int], dict[str, Any] | None]:
         """The numbers of the environments to reset, and the options."""

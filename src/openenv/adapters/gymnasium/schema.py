@@ -186,7 +186,12 @@ class _Mapper:
         if not isinstance(schema, Mapping):
             raise self.refusal(place, "its schema allows anything")
         if KEYWORD in schema:
-            return _rebuild(schema[KEYWORD])
+            try:
+                space = rebuild(schema[KEYWORD])
+                codec = codec_of(space)
+            except UsageError as error:
+                raise UnmappableSpace(error.message) from error
+            return MappedSpace(space, codec.encode, codec.decode, plain=isinstance(space, _NUMBERS))
         if "$ref" in schema:
             return self._reference(schema, place, trail)
         if "enum" in schema or "const" in schema:
@@ -265,13 +270,20 @@ class _Mapper:
         return MappedSpace(box, only, lambda value: numbers([value], dtype, (1,)), single=True, plain=True)
 
     def _array(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
-        listed, least, most = schema.get("prefixItems"), schema.get("minItems", 0), schema.get("maxItems")
-        if listed is not None and "items" not in schema:
-            parts = [self.space(part, f"{place}[{index}]", trail) for index, part in enumerate(listed)]
+        positions, least, most = schema.get("prefixItems"), schema.get("minItems", 0), schema.get("maxItems")
+        if positions is not None and "items" not in schema:
+            parts = [self.space(part, f"{place}[{index}]", trail) for index, part in enumerate(positions)]
             return tuple_of(parts)
         item = self.space(schema.get("items"), f"{place}[]", trail)
         if least == most:
-            return self._fixed(item, least, place)
+            elements = int(np.prod(item.space.shape)) if item.space.shape else 1
+            space = _stack(item, least) if least * elements <= MOST_ELEMENTS else None
+            if space is not None:
+                dtype, shape = np.dtype(space.dtype), space.shape or ()
+                return MappedSpace(space, listed, lambda value: numbers(value, dtype, shape), plain=True)
+            if least > MOST_PARTS:
+                raise self.refusal(place, f"it is a list of {least} elements that are not numbers")
+            return tuple_of([item] * least)
         if self._role == "action" and (least or most is not None):
             raise self.refusal(place, f"no space has lists of {least} to {most or 'any number of'} elements")
         return MappedSpace(
@@ -279,16 +291,6 @@ class _Mapper:
             lambda member: [item.encode(part) for part in member],
             lambda value: tuple([item.decode(part) for part in value]),
         )
-
-    def _fixed(self, item: MappedSpace, length: int, place: str) -> MappedSpace:
-        elements = int(np.prod(item.space.shape)) if item.space.shape else 1
-        space = _stack(item, length) if length * elements <= MOST_ELEMENTS else None
-        if space is not None:
-            dtype, shape = np.dtype(space.dtype), space.shape or ()
-            return MappedSpace(space, listed, lambda value: numbers(value, dtype, shape), plain=True)
-        if length > MOST_PARTS:
-            raise self.refusal(place, f"it is a list of {length} elements that are not numbers")
-        return tuple_of([item] * length)
 
     def refusal(self, place: str, why: str) -> UnmappableSpace:
         """The error for a schema without a space."""
@@ -309,15 +311,6 @@ def _alternatives(schema: Schema) -> list[Any] | None:
     if isinstance(whole, list) and len(whole) == 1:  # a reference with further keywords
         return [{**whole[0], **rest}]
     return [{**rest, "type": each} for each in kind] if isinstance(kind, list) else None
-
-
-def _rebuild(description: Any) -> MappedSpace:
-    try:
-        space = rebuild(description)
-        codec = codec_of(space)
-    except UsageError as error:
-        raise UnmappableSpace(error.message) from error
-    return MappedSpace(space, codec.encode, codec.decode, plain=isinstance(space, _NUMBERS))
 
 
 def _stack(item: MappedSpace, length: int) -> Space[Any] | None:

@@ -265,6 +265,13 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
             self._playing = False
             self._refusal = f"the episode is over since step {state.step_count}: call reset() to start another one"
         rewards = {} if first else {str(agent): float(reward) for agent, reward in reports.rewards.items()}
+        masks: dict[str, list[int]] = {}
+        for agent in self._game.to_act:
+            # Environments put action masks into the observation or into the info.
+            for place in (reports.observations.get(agent), reports.infos.get(agent)):
+                mask = place.get(_MASK) if isinstance(place, dict) else None
+                if isinstance(mask, np.ndarray | list) and np.ndim(mask) == 1:
+                    masks[str(agent)] = np.asarray(mask).astype(int).tolist()
         return self.observation_cls.model_construct(
             done=over,
             reward=None if first else float(sum(rewards.values())),
@@ -278,23 +285,12 @@ class PettingZooEnvironment(Environment[PettingZooAction, PettingZooObservation,
             terminations={str(agent): bool(ended) for agent, ended in reports.terminations.items()},
             truncations={str(agent): bool(ended) for agent, ended in reports.truncations.items()},
             infos={str(agent): plain(info) for agent, info in reports.infos.items()},
-            action_masks=_masks(reports, self._game.to_act),
+            action_masks=masks,
             agents=list(state.agents),
             to_act=list(state.to_act),
             terminated=over and not self._cut_short,
             truncated=over and self._cut_short,
         )
-
-
-def _masks(reports: AgentReports, to_act: list[Any]) -> dict[str, list[int]]:
-    """The action masks of agents, which environments put into the observation or into the info."""
-    masks: dict[str, list[int]] = {}
-    for agent in to_act:
-        for place in (reports.observations.get(agent), reports.infos.get(agent)):
-            mask = place.get(_MASK) if isinstance(place, dict) else None
-            if isinstance(mask, np.ndarray | list) and np.ndim(mask) == 1:
-                masks[str(agent)] = np.asarray(mask).astype(int).tolist()
-    return masks
 
 
 # The parallel API first, if a module has both: one call for all agents is cheaper.

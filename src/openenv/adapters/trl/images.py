@@ -79,13 +79,11 @@ def _image(value: Any) -> Any:
     elif isinstance(value, bytes | bytearray | memoryview):
         data = bytes(value)
         return _opened(data) if data.startswith(_BEGINNINGS) else None
-    elif _is_picture(tuple(getattr(value, "shape", ())), str(getattr(value, "dtype", ""))):
-        return _pillow().fromarray(value)
+    else:
+        shape, dtype = tuple(getattr(value, "shape", ())), str(getattr(value, "dtype", ""))
+        if dtype == "uint8" and len(shape) == 3 and min(shape[:2]) >= _SMALLEST and shape[2] in {3, 4}:
+            return _pillow().fromarray(value)
     return None
-
-
-def _is_picture(shape: tuple[int, ...], dtype: str) -> bool:
-    return dtype == "uint8" and len(shape) == 3 and min(shape[:2]) >= _SMALLEST and shape[2] in {3, 4}
 
 
 def _decoded(text: str) -> Any:

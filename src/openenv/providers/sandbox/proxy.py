@@ -75,7 +75,14 @@ class Proxy:
     @classmethod
     async def begin(cls) -> Proxy:
         """Starts a proxy on a free port."""
-        proxy = cls(_plain_client())
+        import httpx
+
+        # The client adds no headers and stores no cookies. Callers decide on the number of connections.
+        no_cookies = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
+        limits = httpx.Limits(max_keepalive_connections=64)
+        client = httpx.AsyncClient(cookies=no_cookies, limits=limits, follow_redirects=False)
+        client.headers.clear()
+        proxy = cls(client)
         listener = socket.create_server((HOST, 0), backlog=BACKLOG)
         proxy._port = listener.getsockname()[1]
         proxy._listener = await asyncio.get_running_loop().create_server(
@@ -131,18 +138,6 @@ class Proxy:
             if websocket:  # the logger of uvicorn's WebSockets drops it, see `_quiet`
                 logger.exception("a connection could not be relayed")
             raise
-
-
-def _plain_client() -> httpx.AsyncClient:
-    """An HTTP client that adds no headers and stores no cookies; it only keeps connections open."""
-    import httpx
-
-    no_cookies = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
-    # No limit: callers decide on the number of connections.
-    limits = httpx.Limits(max_keepalive_connections=64)
-    client = httpx.AsyncClient(cookies=no_cookies, limits=limits, follow_redirects=False)
-    client.headers.clear()
-    return client
 
 
 class _Http(HttpToolsProtocol):

@@ -252,20 +252,16 @@ class JobStates:
                 if task not in found and asked - since > SETTLED_S and self._jobs.get(task, _WAITS).over is None
             ]
             if lost:
-                found |= await _sacct_states(lost)
+                # The accounting database, if there is one, knows tasks that the controller has forgotten.
+                try:
+                    listing = await run("sacct", "-n", "-P", "-X", "-o", "JobID,State", "-j", ",".join(lost))
+                except ProviderBusy:
+                    raise
+                except ProviderFailed:  # there is none, or it is unavailable
+                    listing = ""
+                found |= dict.fromkeys(lost, FORGOTTEN) | jobs_in_history(listing)
         except ProviderBusy:
             found = {}
         finally:
             self._asked = asyncio.get_running_loop().time()
         self._jobs |= {task: job for task, job in found.items() if task in self._since}
-
-
-async def _sacct_states(tasks: list[str]) -> dict[str, SlurmJob]:
-    """States of tasks that the controller has forgotten, from the accounting database, if there is one."""
-    try:
-        listing = await run("sacct", "-n", "-P", "-X", "-o", "JobID,State", "-j", ",".join(tasks))
-    except ProviderBusy:
-        raise
-    except ProviderFailed:  # there is none, or it is unavailable
-        listing = ""
-    return dict.fromkeys(tasks, FORGOTTEN) | jobs_in_history(listing)

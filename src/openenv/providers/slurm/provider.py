@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -196,7 +197,11 @@ class SlurmProvider(BlockingRuntime):
                     )
                     await deployment.handle.open(deployment.variables, deployment.labels)
                 for begin in range(0, missing, LONGEST_ARRAY):
-                    await self._add_array(deployment, servers[begin : begin + LONGEST_ARRAY])
+                    part = servers[begin : begin + LONGEST_ARRAY]
+                    array = await self.start_rate.start(partial(self._submit, deployment, len(part)))
+                    for index, server in enumerate(part):
+                        server.handle = (f"{array}_{index}", deployment.handle)
+                    self._queue.watch(_names(part))
                 await self._announced(deployment, servers)
             except BaseException as error:
                 with add_cleanup_note(error):
@@ -240,12 +245,6 @@ class SlurmProvider(BlockingRuntime):
     def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
         key = None if KEYS in {**self.variables, **env_vars} else self.api_key
         return super().spec_of(port, env_vars, options).changed(api_key=key)
-
-    async def _add_array(self, deployment: Deployment, servers: Sequence[Server]) -> None:
-        array = await self.start_rate.start(lambda: self._submit(deployment, len(servers)))
-        for index, server in enumerate(servers):
-            server.handle = (f"{array}_{index}", deployment.handle)
-        self._queue.watch(_names(servers))
 
     def _sbatch_options(self, spec: LaunchSpec) -> list[str]:
         """Options that do not depend on a deployment. Raises `UsageError` for options that `sbatch` does not take."""
@@ -313,7 +312,15 @@ class SlurmProvider(BlockingRuntime):
             if not waiting:
                 return
             if loop.time() >= limit:
-                raise await self._late(deployment, waiting)
+                jobs = [await self._queue.job(name) for name in _names(waiting)]
+                counts = Counter(f"{each.state} ({each.reason})" if each.reason else each.state for each in jobs)
+                begun = next((server for server, each in zip(waiting, jobs, strict=True) if each.runs), None)
+                reason = (
+                    f"{len(waiting)} of {len(deployment.servers)} servers of {deployment.name} did not leave the "
+                    f"queue and listen within {self.queue_timeout_s:g} s (queue_timeout_s): "
+                    f"{', '.join(f'{count} {state}' for state, count in counts.most_common())}"
+                )
+                raise NotReady(reason if begun is None else await self._with_log(reason, deployment, begun))
             await asyncio.sleep(GLANCE_S)
 
     async def _look_at(self, server: Server) -> None:
@@ -321,18 +328,6 @@ class SlurmProvider(BlockingRuntime):
         if server.handle is not None:
             name, channel = server.handle
             server.url = job.address_of(await self._queue.job(name), (await channel.notices()).get(name))
-
-    async def _late(self, deployment: Deployment, waiting: Sequence[Server]) -> NotReady:
-        """The error for servers without an address, with their states in Slurm."""
-        jobs = [await self._queue.job(name) for name in _names(waiting)]
-        counts = Counter(f"{each.state} ({each.reason})" if each.reason else each.state for each in jobs)
-        begun = next((server for server, each in zip(waiting, jobs, strict=True) if each.runs), None)
-        reason = (
-            f"{len(waiting)} of {len(deployment.servers)} servers of {deployment.name} did not leave the "
-            f"queue and listen within {self.queue_timeout_s:g} s (queue_timeout_s): "
-            f"{', '.join(f'{count} {state}' for state, count in counts.most_common())}"
-        )
-        return NotReady(reason if begun is None else await self._with_log(reason, deployment, begun))
 
     async def _with_log(self, reason: str, deployment: Deployment, server: Server) -> str:
         log = redact(await self.read_log(server, TAIL_LINES), deployment.secrets)

@@ -107,7 +107,8 @@ class _Task:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_tether,  # noqa: PLW1509 - there are no threads yet
+                # The kernel kills the server when this process ends, for any reason. It has no threads yet.
+                preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509
             )
         except OSError as error:
             return self.ended(127, f"{command[0]} could not be started: {error.strerror}")
@@ -226,11 +227,6 @@ class _Task:
                     if stream.readline() == "heard\n":
                         return
         self.due = True
-
-
-def _tether() -> None:
-    """Makes the kernel kill the server when this process ends, for any reason."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
 def _say(data: bytes) -> None:
