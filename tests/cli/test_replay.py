@@ -178,7 +178,7 @@ def test_what_is_no_record_is_exit_code_2(replay: Run, somewhere: Path) -> None:
     (somewhere / "a.parquet").write_bytes(b"no")
     code, _, err = replay("a.parquet", "--check")
     assert code == 2
-    assert "no Parquet that can be read" in err
+    assert "not a readable Parquet file" in err
 
 
 def test_an_option_too_many_is_exit_code_2(replay: Run, record: Path) -> None:
