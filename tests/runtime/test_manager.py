@@ -246,7 +246,7 @@ class TestFactories:
                 raise LookupError("no board")
 
         manager = SessionManager(Broken if declared else lambda: Broken(), Limits(2))
-        with pytest.raises(FactoryFailed, match="LookupError: no board") as caught:
+        with pytest.raises(FactoryFailed, match=r"LookupError: no board \(.*test_manager\.py:\d+\)") as caught:
             await open_session(manager)
         assert caught.value.factory_name == manager.maker.name == ("Broken" if declared else "<lambda>")
         assert isinstance(caught.value.__cause__, LookupError)

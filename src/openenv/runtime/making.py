@@ -13,7 +13,7 @@ from .._tuning import use_batch_scheduling
 from ..errors import ConcurrencyConfigurationError, FactoryFailed, NotForkable, OpenEnvError, UsageError
 from ..settings import ServerSettings
 from .admission import ConcurrencyGate, Limits
-from .executor import CopiedSnapshot, Executor, Snapshot, error_text
+from .executor import CopiedSnapshot, Executor, Snapshot, describe_error
 from .loop import InlineExecutor, LoopExecutor
 from .process import ProcessExecutor, ProcessPool
 from .profile import EnvironmentProfile, Execution, class_of, profile_of
@@ -228,7 +228,7 @@ class EnvironmentMaker:
 
     def _failure(self, what: str, error: BaseException) -> FactoryFailed:
         name = self.name
-        failure = FactoryFailed(name, f"{name} {what}: {type(error).__name__}: {error_text(error)}")
+        failure = FactoryFailed(name, f"{name} {what}: {describe_error(error)}")
         failure.__cause__ = error
         return failure
 

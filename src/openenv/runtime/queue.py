@@ -228,6 +228,9 @@ class AdmissionQueue:
             stuck = f"{self.slots.stuck} of them by calls that do not return"
             setting = "max_abandoned_threads, OPENENV_MAX_ABANDONED_THREADS"
             message = f"all {most} session slots are taken, {stuck} ({setting}): retry later or restart the server"
+        elif most == 1:
+            why = "its class does not set SUPPORTS_CONCURRENT_SESSIONS = True, or its max_sessions is 1"
+            message = f"the server is full: it serves one session at a time ({why}); close it or retry later"
         retry_after_s = self._turnover.retry_after_s(time.monotonic(), len(self.queue))
         return ServerFull(held, most, message, retry_after_s=retry_after_s)
 

@@ -106,6 +106,7 @@ class WorkerPool:
     failure: OpenEnvError | None = None
     _to_replace: deque[WorkerSlot] = field(default_factory=deque)
     _ending: bool = False
+    _replacing: bool = False
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -170,6 +171,7 @@ class WorkerPool:
         """Replaces every worker by a new one, one after the other. Queues no worker twice."""
         if not self._ending:  # a new worker would not know that it has to end
             self._to_replace.extend([slot for slot in self._slots if slot not in self._to_replace])
+            self._replacing = True
 
     def leave(self, grace_s: float) -> None:
         """Ends all workers. Their sessions have `grace_s` seconds."""
@@ -226,6 +228,9 @@ class WorkerPool:
                 self._fill(slot)
         if self._to_replace and len(self.workers) < self._most and not any(slot.successor for slot in self._slots):
             self._replace(self._to_replace.popleft())
+        elif self._replacing and not self._to_replace and not any(slot.successor for slot in self._slots):
+            self._replacing = False
+            logger.warning("SIGHUP: all workers are new; the old ones end with their sessions")
 
     def rest_s(self, now: float) -> float:
         """Seconds until `turn` is due."""
@@ -270,8 +275,12 @@ class WorkerPool:
         try:
             slot.successor = self._start()
         except OSError as error:
-            self._to_replace.clear()
+            self._keep_old_workers()
             logger.error("no new worker could be started: %s; the old workers continue", error.strerror or error)
+
+    def _keep_old_workers(self) -> None:
+        self._to_replace.clear()
+        self._replacing = False
 
     def _start(self) -> WorkerProcess:
         row = self._free_rows[0]
@@ -292,7 +301,7 @@ class WorkerPool:
             return
         if slot.successor is worker:
             slot.successor = None
-            self._to_replace.clear()
+            self._keep_old_workers()
             logger.error("the new worker %d %s; the old workers continue", worker.pid, worker.cause)
             return
         slot.worker = None
