@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import ssl
 import threading
 
 import pytest
 
 from openenv import _http as module
-from openenv._http import bearer, fetch
+from openenv._http import bearer, fetch, reason_of
 from openenv.errors import ConnectionLost, ProtocolViolation
 
 
@@ -94,3 +95,12 @@ def test_an_answer_has_a_largest_size(monkeypatch):
 def test_json_that_is_nested_too_deeply_is_no_json():
     with pytest.raises(ValueError, match="nested too deeply"):
         module.HttpReply(200, b"[" * 100_000).json()
+
+
+def test_the_reason_of_a_tls_failure_has_its_details():
+    received = ssl.MemoryBIO()
+    received.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    connection = ssl.create_default_context().wrap_bio(received, ssl.MemoryBIO(), server_hostname="example.org")
+    with pytest.raises(ssl.SSLError) as caught:
+        connection.do_handshake()
+    assert "wrong version number" in reason_of(caught.value)

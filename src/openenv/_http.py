@@ -45,7 +45,8 @@ def bearer(api_key: str | None) -> dict[str, str]:
 
 def reason_of(error: object) -> str:
     """Why a connection failed, in words without the number of the error."""
-    error = getattr(error, "reason", error)
+    if isinstance(error, urllib.error.URLError):  # the `reason` of an SSL error is a word without its details
+        error = error.reason
     if isinstance(error, ConnectionRefusedError):
         return "Connection refused"
     return re.sub(r"\[Errno -?\d+\] ", "", str(error)) or type(error).__name__

@@ -222,6 +222,11 @@ async def test_arguments_that_are_no_object_are_an_error(server, client, argumen
         await client(OpenAIClient).complete_with_tools([{"role": "user", "content": "hi"}], TOOLS)
 
 
+async def test_a_call_of_a_tool_that_was_not_offered_leaves_the_text(server, client):
+    server.will_answer(chat("fine", tool_calls=[{"id": "t", "function": {"name": "f", "arguments": "{cut"}}]))
+    assert await client(OpenAIClient).complete("hi") == "fine"
+
+
 async def test_a_tool_may_take_no_arguments(server, client):
     server.will_answer(chat(None, tool_calls=[{"id": "t", "function": {"name": "f", "arguments": ""}}]))
     response = await client(OpenAIClient).complete_with_tools([{"role": "user", "content": "hi"}], TOOLS)

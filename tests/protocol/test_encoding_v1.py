@@ -3,9 +3,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import gc
 import json
 import math
 import types
+import weakref
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 
@@ -329,3 +332,19 @@ class TestState:
 
     def test_no_state_is_refused(self):
         assert "NoneType" in refused(encode_state, None).message
+
+
+def test_an_observation_that_cannot_be_sent_is_not_kept():
+    class Picture(Observation):
+        pixels: str = "x"
+
+    observation = Picture(reward=math.nan)
+    kept = weakref.ref(observation)
+    gc.disable()
+    try:
+        with suppress(StepFailed):
+            encode_observation(observation)
+        del observation
+        assert kept() is None
+    finally:
+        gc.enable()

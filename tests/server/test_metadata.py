@@ -114,6 +114,7 @@ def test_the_readme_of_a_project_is_found_above_its_module(project, nothing_conf
         ("name: garden\n", "garden", "1.0.0"),
         ("- [\n", "Garden", "1.0.0"),
         ("- 1\n", "Garden", "1.0.0"),
+        ("version: 2025-02-30\n", "Garden", "1.0.0"),
     ],
 )
 def test_the_manifest_of_a_project_names_it(project, nothing_configured, text, name, version):

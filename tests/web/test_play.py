@@ -262,6 +262,8 @@ def test_a_task_is_chosen_from_the_lists_of_its_split(enter: Enter) -> None:
         visitor = enter(server.url)
         page = visitor.page
         page.get_by_label("Split").select_option("test")
+        visitor.reset()
+        assert "split=test" in page.locator(".transition .words").first.inner_text()
         page.locator("#task").select_option("3")
         visitor.reset()
         first = visitor.observation().inner_text()
@@ -275,3 +277,20 @@ def test_a_task_is_chosen_from_the_lists_of_its_split(enter: Enter) -> None:
         assert visitor.observation().inner_text() != first
         visitor.look("tasks")
         assert visitor.check_accessibility() == []
+
+
+def test_where_tasks_cannot_be_listed_their_fields_are_there(enter: Enter) -> None:
+    with serving(".", cwd=ROOT / "envs/gridworld") as server:
+        visitor = enter(refusals=True)
+        page = visitor.page
+        page.route(
+            "**/gridworld/num_tasks",
+            lambda route: route.fulfill(status=503, json={"error": "ServerFull", "message": "full"}),
+        )
+        visitor.open(server.url)
+        page.locator("#split").select_option("train")
+        expect(page.locator(".hint[role=alert]")).to_contain_text("The tasks could not be listed: full")
+        page.locator("#reset_split").fill("train")
+        page.locator("#reset_index").fill("5")
+        visitor.reset()
+        assert "split=train, index=5" in page.locator(".transition .words").first.inner_text()

@@ -93,6 +93,10 @@ class SpacePackage(SpaceName):
         importlib.invalidate_caches()
 
 
+# A name of the released package: the environment variable with the effect of `trust_remote_code=True`.
+OPENENV_TRUST_REMOTE_CODE = "OPENENV_TRUST_REMOTE_CODE"
+
+
 class AutoEnv:
     """Finds the client class of an environment that is installed, comes with this package, or is a Space of the Hub::
 

@@ -309,10 +309,10 @@ class BaseClient(LoopBound):
         session = self._held
         if session is not None and (not anew or (session.error is None and not session.leaving)):
             return session
+        self._check_mode(what)
         if self._closed and not anew:
             again = "connect" if self._client_mode == "production" else "reset"
             raise SessionLost(f"this client was closed, and its session with it: call {again}() for a new one")
-        self._check_mode(what)
         self._closed = False
         connecting = self._connecting
         async with connecting:

@@ -81,7 +81,8 @@ class OpenAIClient(ServedModel):
             message = None
         if not isinstance(message, dict):
             raise self._garbage("no chat completion", answer)
-        calls = message.get("tool_calls") or []
+        # Some servers add calls to an answer although no tool was offered.
+        calls = (message.get("tool_calls") or []) if "tools" in kwargs else []
         return LLMResponse(_text(message), [self._tool_call(call) for call in calls])
 
     def _tool_call(self, call: Any) -> ToolCall:

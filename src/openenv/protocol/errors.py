@@ -45,7 +45,10 @@ def raise_unsendable(value: Any, error: BaseException) -> NoReturn:
     Raises `error` itself if it is a `StepFailed`, which has the reason, or if a signal raised it.
     """
     if isinstance(error, StepFailed) or from_signal(error):
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame: a cycle would keep the observation until a garbage collection
     said = format_exception_only(error)[-1].strip()
     raise StepFailed(f"{type(value).__name__} cannot be sent, since reading it raised {said}") from error
 

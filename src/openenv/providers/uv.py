@@ -63,7 +63,7 @@ class UVProvider(ProcessProvider):
         self.app = app
         self.host = host
         self.reload = reload
-        self.env_vars = None if env_vars is None else dict(env_vars)
+        self._env_vars = None if env_vars is None else dict(env_vars)
         self._options = options
         self._uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
         if self._uv is None:
@@ -92,6 +92,12 @@ class UVProvider(ProcessProvider):
         # The address at which this machine reaches a server on a wildcard address.
         self._reached_at = _EVERYWHERE.get(host) or (f"[{host}]" if ":" in host else host)
         self.public = not is_loopback_for_secrets(host)
+
+    # Read-only: the servers' variables are fixed, and setting them here would have no effect.
+    @property
+    def env_vars(self) -> dict[str, str] | None:
+        """A copy of the environment variables that the provider was made with."""
+        return None if self._env_vars is None else dict(self._env_vars)
 
     @property
     def context_timeout_s(self) -> float:

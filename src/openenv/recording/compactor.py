@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import mmap
 import os
 import subprocess
 import sys
@@ -109,6 +108,7 @@ SMALL_BYTES = 1024 * 1024
 """Files below this size stay lines: many small Parquet files would help no reader."""
 # Incomplete files of this age (seconds) were abandoned.
 _PART_S = 3600.0
+_TAIL = 64 * 1024
 
 
 def can_convert() -> bool:
@@ -161,13 +161,8 @@ def compact_file(path: Path) -> bool:
         if path.with_suffix(PARQUET).exists():  # converted before its process was killed
             path.unlink()
             return
+        _repair(fd)
         size = os.fstat(fd).st_size
-        if size:  # an empty file cannot be mapped
-            with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as content:
-                end = content.rfind(b"\n") + 1
-            if end < size:  # the last line is incomplete
-                os.ftruncate(fd, end)
-                size = end
         if size == 0:
             path.unlink()
         elif size >= SMALL_BYTES and can_convert():
@@ -178,6 +173,21 @@ def compact_file(path: Path) -> bool:
             path.unlink()
 
     return run_locked(path, work)
+
+
+def _repair(fd: int) -> None:
+    """Removes an incomplete last line."""
+    size = os.fstat(fd).st_size
+    end = size
+    while end > 0:
+        start = max(0, end - _TAIL)
+        found = os.pread(fd, end - start, start).rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(fd, end)
 
 
 def main(arguments: list[str]) -> int:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # Most bytes of a README that the page shows.
 README_BYTES = 1024 * 1024
+# Most bytes of an openenv.yaml that a server reads.
+MANIFEST_BYTES = 64 * 1024
 # The path in images of environments.
 CONTAINER_README = Path("/app/README.md")
 
@@ -81,14 +83,14 @@ def describes_itself(cls: type[Any]) -> bool:
 def description_of(cls: type[Any]) -> EnvironmentMetadata:
     """Name, description and version from the project's openenv.yaml; without one, from the class."""
     metadata = metadata_of(cls)
-    text = _first_text((place / "openenv.yaml" for place in places_of(cls)), README_BYTES)
+    text = _first_text((place / "openenv.yaml" for place in places_of(cls)), MANIFEST_BYTES)
     if text is None:
         return metadata
     import yaml  # noqa: PLC0415 - only projects have the file
 
     try:
         facts = yaml.safe_load(text)
-    except yaml.YAMLError:  # `openenv validate` says where
+    except (yaml.YAMLError, ValueError, RecursionError):  # `openenv validate` says where
         return metadata
     known = facts if isinstance(facts, dict) else {}
     return metadata.model_copy(

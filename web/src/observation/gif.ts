@@ -1,7 +1,8 @@
 import { encode } from 'modern-gif';
 import type { Transition } from '../episode/transition';
 import { cleanNodes } from './clean';
-import { pictureOfStep } from './images';
+import { picturesOf } from './images';
+import { pictureAlone } from './rendered';
 
 const MOST_FRAMES = 300;
 const LONGEST_SIDE = 480;
@@ -9,6 +10,8 @@ const FRAME_MS = 300;
 const LAST_FRAME_MS = 1500;
 /** Of a drawing that is text or HTML, in CSS pixels. */
 const PAPER = { width: 480, height: 360 };
+/** Control characters, as terminals write them: HTML may have them, XML must not. */
+const NOT_XML = /[\x00-\x08\x0b\x0c\x0e-\x1f]/g;
 
 /** An animated GIF of an episode: one frame for each step with a picture or a drawing; of very many, every nth. */
 export async function gifOf(transitions: Transition[]): Promise<Blob> {
@@ -26,19 +29,22 @@ export async function gifOf(transitions: Transition[]): Promise<Blob> {
   return new Blob([await encode({ width, height, frames })], { type: 'image/gif' });
 }
 
-/** The picture of a transition, else its drawing as an image; null if it has neither. */
+/** The drawing of a transition as an image, else the picture of its observation; null if it has neither. */
 async function imageOf(transition: Transition): Promise<HTMLImageElement | null> {
   const html = transition.shown?.html;
-  const url = pictureOfStep(transition) ?? (html ? onPaper(html) : null);
-  if (url === null) return null;
-  const image = new Image();
-  image.src = url;
-  try {
-    await image.decode();
-  } catch {
-    return null;
+  const urls = html ? [pictureAlone(html), onPaper(html)] : [picturesOf(transition.observation)[0]?.url];
+  for (const url of urls) {
+    if (!url) continue;
+    const image = new Image();
+    image.src = url;
+    try {
+      await image.decode();
+      return image;
+    } catch {
+      continue; // a damaged picture: the whole drawing may still be drawn
+    }
   }
-  return image;
+  return null;
 }
 
 /** HTML as an SVG image: browsers draw it without running anything in it. */
@@ -46,7 +52,7 @@ function onPaper(html: string): string {
   const body = document.implementation.createHTMLDocument().body;
   body.style.font = '14px/1.5 system-ui, sans-serif';
   body.append(cleanNodes(html, { FORBID_TAGS: ['form'] }));
-  const inside = new XMLSerializer().serializeToString(body);
+  const inside = new XMLSerializer().serializeToString(body).replace(NOT_XML, '');
   const size = `width="${PAPER.width}" height="${PAPER.height}"`;
   const svg = `<svg xmlns="http://www.w3.org/2000/svg" ${size}><foreignObject ${size}>${inside}</foreignObject></svg>`;
   return `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;

@@ -1,6 +1,5 @@
 import type { RJSFSchema } from '@rjsf/utils';
 import { isRecord, type Json } from '../api/json';
-import type { Transition } from '../episode/transition';
 
 export interface Picture {
   path: string;
@@ -46,17 +45,4 @@ export function picturesOf(value: Json, schema?: RJSFSchema): Picture[] {
   };
   look(value, '', schema, 0);
   return found;
-}
-
-const DRAWN = /<img\b[^>]*?\ssrc=["'](data:image\/[^"']+)["']/i;
-const known = new WeakMap<Transition, string | null>();
-
-/** The picture that stands for a transition: the first one that the environment drew, or of the observation. */
-export function pictureOfStep(transition: Transition): string | null {
-  let url = known.get(transition);
-  if (url === undefined) {
-    url = DRAWN.exec(transition.shown?.html ?? '')?.[1] ?? picturesOf(transition.observation)[0]?.url ?? null;
-    known.set(transition, url);
-  }
-  return url;
 }

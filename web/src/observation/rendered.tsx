@@ -1,6 +1,8 @@
 import { useMemo } from 'preact/hooks';
+import type { Transition } from '../episode/transition';
 import { useTheme } from '../shell/theme';
-import { cleanText } from './clean';
+import { cleanNodes, cleanText } from './clean';
+import { picturesOf } from './images';
 
 // Without weight: the styles of the drawing win. A picture alone fills the frame, and all of it is visible.
 const STYLE = `<style>
@@ -26,4 +28,25 @@ export function Rendered({ html }: { html: string }) {
       srcdoc={(dark && !inverted ? '<meta name="color-scheme" content="dark">' : '') + STYLE + (inverted ? PICTURES : '') + still}
     />
   );
+}
+
+const known = new WeakMap<Transition, string | null>();
+
+/** The picture that stands for a transition: its drawing, if that is a picture alone, or the first of its observation. */
+export function pictureOfStep(transition: Transition): string | null {
+  let url = known.get(transition);
+  if (url === undefined) {
+    url = pictureAlone(transition.shown?.html ?? '') ?? picturesOf(transition.observation)[0]?.url ?? null;
+    known.set(transition, url);
+  }
+  return url;
+}
+
+/** The address of the picture that a drawing consists of; null if there is anything beside it. */
+export function pictureAlone(html: string): string | null {
+  if (!/<img\b/i.test(html)) return null;
+  let place: ParentNode & Node = cleanNodes(html);
+  if (place.textContent?.trim()) return null;
+  while (place.children.length === 1) place = place.children[0]!;
+  return place instanceof HTMLImageElement ? place.getAttribute('src') : null;
 }

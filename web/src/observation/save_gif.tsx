@@ -1,7 +1,7 @@
 import { useState } from 'preact/hooks';
 import type { Transition } from '../episode/transition';
 import { save } from '../shell/save';
-import { pictureOfStep } from './images';
+import { pictureOfStep } from './rendered';
 
 /** Saves an episode as an animated GIF; shown where a step of it has a picture or a drawing. */
 export function SaveGif({ transitions, name }: { transitions: Transition[]; name: string }) {

@@ -1,7 +1,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Transition } from '../episode/transition';
 import { short } from '../charts/number';
-import { pictureOfStep } from '../observation/images';
+import { pictureOfStep } from '../observation/rendered';
 import { inWords } from './action_form';
 
 interface Props {

@@ -21,11 +21,16 @@ interface Props {
 /** Begins an episode. */
 export function ResetForm({ schema, seedable, tasksOf, busy, disabled, faults, again, onReset }: Props) {
   const [task, setTask] = useState<Task | null>(null);
-  const listed = tasksOf !== null && takesTasks(schema);
+  const [unlisted, setUnlisted] = useState<string | null>(null);
+  // Where the lists cannot be had, the fields are there as for every other argument.
+  const listed = tasksOf !== null && unlisted === null && takesTasks(schema);
   const wanted = useMemo(() => withReset(listed ? withoutTask(schema) : schema, seedable), [schema, seedable, listed]);
   return (
     <>
-      {listed && <TaskPicker environment={tasksOf} disabled={disabled} onPick={setTask} />}
+      {listed && (
+        <TaskPicker environment={tasksOf} disabled={disabled} onPick={setTask} onFailed={(reason) => { setTask(null); setUnlisted(reason); }} />
+      )}
+      {unlisted !== null && <p class="hint" role="alert">The tasks could not be listed: {unlisted}</p>}
       <SchemaForm name="reset" schema={wanted} disabled={disabled} faults={faults} onSubmit={(given) => onReset({ ...given, ...task })}>
         {!seedable && <p class="hint">This environment does not take a seed.</p>}
         <button type="submit" class={again ? '' : 'main'} id="reset-button" disabled={disabled} aria-busy={busy}>

@@ -1,12 +1,12 @@
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import { ask } from '../api/request';
 import type { Json } from '../api/json';
 import { inWords } from './action_form';
 
-/** What a reset takes to begin a certain task. */
+/** What a reset takes to begin a task of a split: a certain one, or one that the environment chooses. */
 export interface Task {
   split: string;
-  index: number;
+  index?: number;
 }
 
 interface Props {
@@ -14,6 +14,8 @@ interface Props {
   environment: string;
   disabled: boolean;
   onPick: (task: Task | null) => void;
+  /** The tasks cannot be listed, for this reason. */
+  onFailed: (reason: string) => void;
 }
 
 // Of a longer split, the first ones are listed; a field takes the number of any.
@@ -21,39 +23,40 @@ const MOST_LISTED = 200;
 const MOST_WORDS = 70;
 
 /** The splits and tasks of an environment, to choose from. */
-export function TaskPicker({ environment, disabled, onPick }: Props) {
+export function TaskPicker({ environment, disabled, onPick, onFailed }: Props) {
   const [splits, setSplits] = useState<string[]>([]);
   const [split, setSplit] = useState('');
   const [tasks, setTasks] = useState<Json[]>([]);
   const [count, setCount] = useState(0);
   const [index, setIndex] = useState<number | null>(null);
-  const [failure, setFailure] = useState<string | null>(null);
+  const latest = useRef('');
   const path = encodeURIComponent(environment);
 
   useEffect(() => {
-    ask<{ name: string }[]>(`${path}/splits`).then((found) => setSplits(found.map((each) => each.name)), (error: Error) => setFailure(error.message));
+    ask<{ name: string }[]>(`${path}/splits`).then((found) => setSplits(found.map((each) => each.name)), (error: Error) => onFailed(error.message));
   }, [path]);
   const choose = async (name: string) => {
+    latest.current = name;
     setSplit(name);
     setIndex(null);
     setTasks([]);
     setCount(0);
-    onPick(null);
+    onPick(name === '' ? null : { split: name });
     if (name === '') return;
-    setFailure(null);
     try {
       const { num_tasks } = await ask<{ num_tasks: number }>(`${path}/num_tasks`, { method: 'POST', body: { split: name } });
       const body = { split: name, start: 0, stop: Math.min(num_tasks, MOST_LISTED) };
       const found = await ask<{ tasks: Json[] }>(`${path}/task_range`, { method: 'POST', body });
+      if (latest.current !== name) return; // another split was chosen meanwhile
       setCount(num_tasks);
       setTasks(found.tasks);
     } catch (error) {
-      setFailure((error as Error).message);
+      if (latest.current === name) onFailed((error as Error).message);
     }
   };
   const pick = (next: number | null) => {
     setIndex(next);
-    onPick(next === null ? null : { split, index: next });
+    onPick(next === null ? { split } : { split, index: next });
   };
   return (
     <div class="tasks" role="group" aria-label="Task">
@@ -68,7 +71,7 @@ export function TaskPicker({ environment, disabled, onPick }: Props) {
         <div class="field">
           <label for="task">Task</label>
           <select id="task" value={index === null ? '' : String(index)} disabled={disabled} onChange={(event) => pick(event.currentTarget.value === '' ? null : Number(event.currentTarget.value))}>
-            <option value="">choose one of {count}</option>
+            <option value="">any of {count}</option>
             {tasks.map((task, at) => <option value={String(at)}>{at}: {inWords(task).slice(0, MOST_WORDS)}</option>)}
             {index !== null && index >= tasks.length && <option value={String(index)}>{index}</option>}
           </select>
@@ -82,12 +85,12 @@ export function TaskPicker({ environment, disabled, onPick }: Props) {
             type="number"
             min={0}
             max={count - 1}
+            value={index ?? ''}
             disabled={disabled}
-            onChange={(event) => event.currentTarget.value !== '' && event.currentTarget.checkValidity() && pick(event.currentTarget.valueAsNumber)}
+            onChange={({ currentTarget: field }) => pick(field.value !== '' && field.checkValidity() ? field.valueAsNumber : null)}
           />
         </div>
       )}
-      {failure !== null && <p class="hint" role="alert">The tasks could not be listed: {failure}</p>}
     </div>
   );
 }

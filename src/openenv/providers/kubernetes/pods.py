@@ -90,7 +90,9 @@ class PodWatch:
                     self.check()
                     # Also wake up without a change, to check the silence of the cluster.
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._changed.wait(), LONGEST_PAUSE_S)
+                        # Not `wait_for`, which loses a cancellation that comes with the event before Python 3.12.
+                        async with asyncio.timeout(LONGEST_PAUSE_S):
+                            await self._changed.wait()
         except TimeoutError:
             return holds()
         return True
