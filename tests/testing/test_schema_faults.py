@@ -80,3 +80,15 @@ def test_fields_that_are_allowed_and_not_declared_are_told() -> None:
     assert undeclared({"a": 1, "b": 2}, schema) == ["b"]
     assert undeclared({"a": 1}, {"type": "object"}) == []
     assert undeclared([1], schema) == []
+
+
+class Blob(BaseModel):
+    data: bytes
+    maybe: bytes | None = None
+    name: str = ""
+
+
+def test_bytes_are_what_a_field_of_bytes_may_be():
+    schema = TypeAdapter(Blob).json_schema()
+    assert first_fault({"data": b"\xff", "maybe": b"\0"}, schema, "seen") is None
+    assert first_fault({"data": b"\xff", "name": b"x"}, schema, "seen") is not None
