@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import ssl
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -81,6 +83,21 @@ def test_without_keys_off_loopback_there_is_a_warning():
     with serving("echo", "--host", "0.0.0.0", "--api-key", "none") as server:
         assert "every client" in server.line()
         assert play(server.url.replace("0.0.0.0", "127.0.0.1")) == 0.5
+
+
+@each_number_of_workers
+def test_a_short_key_is_warned_of_once(workers):
+    command = [sys.executable, "-m", "openenv", "serve", "echo", "--workers", workers, "--port", "0"]
+    environ = {**os.environ, "OPENENV_API_KEYS": "short"}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as server:
+        lines = []
+        while not lines or "http://" not in lines[-1]:
+            lines.append(server.stderr.readline())
+            assert lines[-1], lines
+        assert play(re.search(r"http://\S+", lines[-1])[0], api_key="short") == 0.5
+        server.terminate()
+        lines += server.stderr.readlines()
+    assert sum("short enough to be guessed" in line for line in lines) == 1
 
 
 @each_number_of_workers

@@ -108,12 +108,14 @@ class EnvironmentServer:
         app_keepalive: Watches clients that promised a message in every period.
         memory_release: Returns memory to the system after clients that did not read.
         worker_key: The name of this process for clients that must reach it again; set by the supervisor.
+        warns_about_keys: Whether this process warns about missing and short keys; of many workers, one does.
         redirect: Hands a connection that names another process to that one, given its key, a duplicate of the
             socket, and the bytes read from it. Returns False if that process does not exist. Set by the supervisor.
         serving: Whether the server as a whole takes sessions; set by the supervisor.
     """
 
     worker_key: str | None = None
+    warns_about_keys: bool = True
     redirect: Callable[[str, socket.socket, bytes], bool] | None = None
 
     def __init__(

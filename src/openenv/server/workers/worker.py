@@ -304,6 +304,7 @@ class Worker(DrainingServer):
             )
             self.environment.manager.share(self._slots)
             self.environment.worker_key = membership.key
+            self.environment.warns_about_keys = row == 0
             self.environment.redirect = self._redirect
             self.environment.serving = lambda: membership.table.serving
             self.environment.report = self._broadcast.all_sessions
