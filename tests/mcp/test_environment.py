@@ -524,3 +524,21 @@ def _saying(word: str) -> Any:
         return word
 
     return say
+
+
+class Scored(Small):
+    """Scores what its tools answer."""
+
+    def __init__(self):
+        super().__init__(FastMCP("scored"), rubric=lambda action, observation: len(observation.tools) + 0.5)
+
+    def step(self, action, timeout_s=None, **kwargs: Any) -> Observation:
+        observation = super().step(action, timeout_s, **kwargs)
+        observation.reward = self._apply_rubric(action, observation)
+        return observation
+
+
+def test_a_rubric_scores_the_results_of_tools(no_threads_left):
+    environment = Scored()
+    assert environment.step(ListToolsAction()).reward == 0.5
+    environment.close()

@@ -66,6 +66,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
     Args:
         mcp_server: The server; of the package `fastmcp`, or `mcp.server.fastmcp.FastMCP`.
         transform: For `_apply_transform`, in `_step_impl`; observations of tools are left as they are.
+        rubric: For `_apply_rubric`, in `_step_impl` or in a `step` that scores the results of tools.
 
     Raises:
         TypeError: `mcp_server` is not such a server.
@@ -91,8 +92,13 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         if inspect.isfunction(own):
             type.__setattr__(cls, "close", _wrap_close(own))
 
-    def __init__(self, mcp_server: Any, transform: Transform[Any] | None = None) -> None:
-        super().__init__(transform=transform)
+    def __init__(
+        self,
+        mcp_server: Any,
+        transform: Transform[Any] | None = None,
+        rubric: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        super().__init__(transform=transform, rubric=rubric)
         self.mcp_server = mcp_server
         self.__toolbox = Toolbox(mcp_server)
 
