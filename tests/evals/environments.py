@@ -20,6 +20,7 @@ __all__ = [
     "Faulty",
     "Flaky",
     "Full",
+    "Judged",
     "Tasked",
     "TellsSuccess",
 ]
@@ -64,6 +65,15 @@ class TellsSuccess(Dice):
         seen = super().step(action)
         if seen.done:
             seen.metadata["success"] = self.total % 2 == 0
+        return seen
+
+
+class Judged(Dice):
+    """Reports the parts of its rubric: one for each eye of the die, and one that is never evaluated."""
+
+    def step(self, action: DiceAction, timeout_s: float | None = None, **kwargs: Any) -> DiceObservation:
+        seen = super().step(action)
+        seen.metadata["rubric"] = {"eyes": seen.reward, "style": None, "total": 1}
         return seen
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from openenv.cli.eval import summary_lines
 from openenv.client import GenericEnvClient
 from openenv.errors import InvalidArgument, PolicyFailed, UsageError
 from openenv.evals.cases import Case, cases_of_tasks
@@ -29,6 +30,7 @@ from .environments import (
     Faulty,
     Flaky,
     Full,
+    Judged,
     Tasked,
     TellsSuccess,
 )
@@ -218,6 +220,17 @@ async def test_success_is_what_the_environment_says_or_a_return_that_is_enough()
     assert enough is not None
     assert enough != told
     assert 0 <= enough.low < enough.share < enough.high <= 1
+
+
+async def test_the_parts_of_a_rubric_are_summed_like_the_return() -> None:
+    report = await evaluate(policies.go_on, range(4), env=Judged)
+    assert [episode.rubric for episode in report.episodes] == [
+        {"eyes": episode.score, "total": float(episode.length)} for episode in report.episodes
+    ]
+    assert report.summary.returns is not None
+    assert report.summary.rubric["eyes"] == report.summary.returns
+    assert report.summary.rubric["total"] == report.summary.lengths
+    assert any("rubric eyes" in line for line in summary_lines(report))
 
 
 async def test_every_task_of_a_split_is_played() -> None:

@@ -44,6 +44,7 @@ _FAULTS = {
     "infrastructure": "by a fault of the infrastructure",
 }
 MESSAGE_WIDTH = 200
+NAME_WIDTH = 40
 # Rows of the table of tasks; `--json` has all.
 MOST_TASKS = 20
 _INTERVALS = {
@@ -136,6 +137,7 @@ def _episodes(summary: EvalSummary) -> str:
 def _score_lines(report: EvalReport) -> list[str]:
     summary = report.summary
     rows = [["", "mean", "95 % interval", "least", "median", "most", "episodes"]]
+    rubric = [(tame(f"rubric {name}"[:NAME_WIDTH]), sample) for name, sample in summary.rubric.items()]
     rows += [
         [
             name,
@@ -144,7 +146,7 @@ def _score_lines(report: EvalReport) -> list[str]:
             *map(_number, (sample.least, sample.median, sample.most)),
             str(sample.count),
         ]
-        for name, sample in (("return", summary.returns), ("length", summary.lengths))
+        for name, sample in (("return", summary.returns), *rubric, ("length", summary.lengths))
         if sample
     ]
     share = summary.success

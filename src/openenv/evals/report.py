@@ -86,6 +86,7 @@ class EvalSummary(EvalModel):
         returns: Their returns; None if there are none.
         success: Share of successes, by the last observation (`success`) or by `success_at`, among the episodes for
             which it is known. None if it is known for none.
+        rubric: The scores of the rubric's parts, summed over the steps of each episode that did not fail.
         lengths: Steps of the episodes that did not fail.
         ends: Number of episodes by how they ended.
         failures: Number of failed episodes, by who must fix them and the error's class.
@@ -104,6 +105,7 @@ class EvalSummary(EvalModel):
     returns: Sample | None
     success: Share | None
     lengths: Sample | None
+    rubric: dict[str, Sample] = Field(default_factory=dict)
     ends: dict[str, int]
     failures: dict[str, dict[str, int]]
     examples: dict[str, str]
@@ -161,6 +163,7 @@ def summary_of(episodes: Sequence[EpisodeResult], planned: int, success_at: floa
         returns=sample_of([*scores.values()], _clusters(scores)),
         success=clustered_share([*successes.values()], _clusters(successes)),
         lengths=sample_of([*lengths.values()], _clusters(lengths)),
+        rubric=_rubric(episodes),
         ends=dict(Counter(episode.end for episode in episodes)),
         failures={blame: dict(counts.most_common()) for blame, counts in sorted(by_blame.items())},
         examples={failure.error: failure.message for failure in reversed(failures)},
@@ -202,6 +205,15 @@ def _tasks(scores: Values, successes: Mapping[tuple[Any, ...], bool]) -> list[Ta
 
 def _scores(episodes: Sequence[EpisodeResult]) -> dict[tuple[Any, ...], float]:
     return {episode.key: episode.score for episode in episodes if episode.score is not None}
+
+
+def _rubric(episodes: Sequence[EpisodeResult]) -> dict[str, Sample]:
+    parts: dict[str, dict[tuple[Any, ...], float]] = {}
+    for episode in episodes:
+        for name, score in episode.rubric.items():
+            parts.setdefault(name, {})[episode.key] = score
+    samples = {name: sample_of([*scores.values()], _clusters(scores)) for name, scores in parts.items()}
+    return {name: sample for name, sample in samples.items() if sample is not None}
 
 
 def _lengths(episodes: Sequence[EpisodeResult]) -> dict[tuple[Any, ...], float]:

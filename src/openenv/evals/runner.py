@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from reprlib import Repr
 from typing import Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from .. import errors
 from ..client import GenericEnvClient
@@ -49,6 +49,8 @@ class EpisodeResult(EvalModel):
     Attributes:
         seed, split, index, repeat: The case.
         score: Return, the sum of the steps' rewards; None if the episode failed, or no step gave a reward.
+        rubric: Sums over the steps of the scores of the rubric's parts, if the environment reports them
+            (`REPORT_RUBRIC`).
         length: Number of steps.
         end: How it ended: terminated, truncated by the environment, cut short after `max_steps`, or failed.
         success: Whether it succeeded, by its last observation; None if the observation does not say.
@@ -63,6 +65,7 @@ class EpisodeResult(EvalModel):
     index: int | None = None
     repeat: int = 0
     score: float | None = None
+    rubric: dict[str, float] = Field(default_factory=dict)
     length: int = 0
     end: Literal["terminated", "truncated", "max_steps", "failed"]
     success: bool | None = None
@@ -101,6 +104,7 @@ async def play(
     began, result = time.monotonic(), first
     agent = await policy.begin(case.seed)
     rewards: list[float] = []
+    rubric: dict[str, float] = {}
     length = 0
     while not result.done and length < max_steps:
         result = await _step(client, agent, result, policy.attempts)
@@ -110,15 +114,27 @@ async def play(
             if not abs(reward) <= MOST_REWARD:
                 raise errors.StepFailed(f"a step gave the reward {reward}, which cannot be part of a score")
             rewards.append(reward)
+        for name, part in _rubric_of(result).items():
+            rubric[name] = rubric.get(name, 0.0) + part
     return EpisodeResult(
         **asdict(case),
         score=math.fsum(rewards) if rewards else None,
+        rubric=rubric,
         length=length,
         end=end_of(result) or "max_steps",
         success=_success(result),
         seconds=time.monotonic() - began,
         episode_id=episode_id,
     )
+
+
+def _rubric_of(result: StepResult[dict[str, Any]]) -> dict[str, float]:
+    """The scores of the rubric's parts in a step; a part without a score was not evaluated."""
+    parts = (result.metadata or {}).get("rubric")
+    if not isinstance(parts, Mapping):
+        return {}
+    scores = {str(name): part for name, part in parts.items() if isinstance(part, (int, float))}
+    return {name: float(score) for name, score in scores.items() if abs(score) <= MOST_REWARD}
 
 
 def end_of(result: StepResult[Any]) -> Literal["terminated", "truncated"] | None:
