@@ -264,7 +264,7 @@ class JournalInUse(UsageError):
 
 
 class JournalMismatch(UsageError):
-    """The journal of a sampler is of another split, size, seed or shard, or is no journal."""
+    """The journal of a sampler is of another split, size, seed or shard, or is not a journal."""
 
 
 class PolicyFailed(UsageError):

@@ -80,7 +80,7 @@ def test_what_cannot_be_read_is_told_beside_the_list(episodes: Run, record: Path
     record.write_text("what\n" + record.read_text() + '{"step": 6, "obs')
     code, out, err = episodes("ls", record)
     assert (code, len(out.splitlines())) == (0, 7)
-    assert "line 1: it is no JSON" in err
+    assert "line 1: it is not JSON" in err
     assert "the file ends in the middle of it" in err
     assert len(json.loads(episodes("ls", record, "--json")[1])["faults"]) == 2
 

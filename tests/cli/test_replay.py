@@ -203,7 +203,7 @@ def test_a_damaged_line_is_told_and_is_exit_code_1(replay: Run, record: Path) ->
     code, out, err = replay(record, "--check")
     assert code == 1
     assert "3 the same" in out
-    assert "line 1: it is no JSON" in err
+    assert "line 1: it is not JSON" in err
 
 
 def test_a_folder_with_episodes_of_several_environments_is_played_against_each(replay: Run, tmp_path: Path) -> None:

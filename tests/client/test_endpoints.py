@@ -104,5 +104,5 @@ def test_an_address_that_is_named_twice_is_one() -> None:
 def test_no_addresses() -> None:
     with pytest.raises(InvalidArgument, match="empty list"):
         Endpoints([])
-    with pytest.raises(UsageError, match="no address"):
+    with pytest.raises(UsageError, match="not the address"):
         Endpoints(["a:1", "ftp://b"])

@@ -207,7 +207,7 @@ def test_what_cannot_be_served_is_refused_at_once(make):
 
     with pytest.raises(TypeError, match="instance of Counting.*pass the class"):
         make(Counting(), Count, Counted)
-    with pytest.raises(UsageError, match=r"Count is no environment: it has no reset"):
+    with pytest.raises(UsageError, match=r"Count is not an environment: it has no reset"):
         make(Count, Count, Counted)
     for limit in (0, -1):
         with pytest.raises(ValueError, match=f"max_concurrent_envs is {limit}: it must be at least 1"):

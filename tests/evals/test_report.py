@@ -123,7 +123,7 @@ def test_a_report_goes_through_a_file(tmp_path: Path) -> None:
 def test_a_file_that_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "result.json"
     path.write_text(text)
-    with pytest.raises(UsageError, match=r"result.json is no result of an evaluation.*--output"):
+    with pytest.raises(UsageError, match=r"result.json is not the result of an evaluation.*--output"):
         read_report(path)
 
 

@@ -218,7 +218,7 @@ async def test_a_tool_without_a_name_is_refused(client, cls):
 @pytest.mark.parametrize("arguments", ["{bad", "[1]", "3", 5])
 async def test_arguments_that_are_no_object_are_an_error(server, client, arguments):
     server.will_answer(chat(None, tool_calls=[{"id": "t", "function": {"name": "f", "arguments": arguments}}]))
-    with pytest.raises(ModelFailed, match="arguments are no JSON object"):
+    with pytest.raises(ModelFailed, match="arguments are not a JSON object"):
         await client(OpenAIClient).complete_with_tools([{"role": "user", "content": "hi"}], TOOLS)
 
 

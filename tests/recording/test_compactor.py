@@ -70,7 +70,7 @@ def test_lines_of_something_else_are_never_lost(path: Path) -> None:
     path.write_bytes(content)
     other = path.with_name("20260101T000000-abcdef-000002.jsonl")
     other.write_bytes(LINE + b"torn")
-    with pytest.raises(ValueError, match="line 1 is no transition"):
+    with pytest.raises(ValueError, match="line 1 is not a transition"):
         compact(path.parent)
     assert path.read_bytes() == content
     assert other.read_bytes() == LINE
@@ -125,7 +125,7 @@ def test_as_a_process_it_says_what_went_wrong(path: Path, capsys: pytest.Capture
     pytest.importorskip("pyarrow")
     path.write_bytes(LINE + b'{"more":"%b"}\n' % (b"x" * SMALL_BYTES) + b"[]\n")
     assert main([str(path.parent)]) == 1
-    assert f"{path}: line 3 is no transition" in capsys.readouterr().err
+    assert f"{path}: line 3 is not a transition" in capsys.readouterr().err
 
 
 def test_a_file_that_has_gone_meanwhile_is_no_error(path: Path) -> None:

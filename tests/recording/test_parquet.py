@@ -65,6 +65,6 @@ def test_a_file_of_many_groups_is_whole(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"step":[]}\n')
-    with pytest.raises(ValueError, match="line 1 is no transition"):
+    with pytest.raises(ValueError, match="line 1 is not a transition"):
         convert(path)
     assert list(tmp_path.iterdir()) == [path]

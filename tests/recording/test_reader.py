@@ -122,14 +122,14 @@ def test_a_file_is_read_while_it_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("{nonsense", "it is no JSON"),
-        ('{"a": 1}', "it is no transition: Object missing required field `step`"),
+        ("{nonsense", "it is not JSON"),
+        ('{"a": 1}', "it is not a transition: Object missing required field `step`"),
         ('{"step": 1}', "missing required field `observation`"),
         ('{"step": "1", "observation": {}}', "Expected `int`, got `str` - at `$.step`"),
         ('{"step": -1, "observation": {}}', "its step is below 0"),
-        ("[]", "it is no transition"),
-        ("\x00\x01", "it is no JSON"),
-        ('{"step": 0, "observation": ' + "[" * 2000, "it is no JSON"),
+        ("[]", "it is not a transition"),
+        ("\x00\x01", "it is not JSON"),
+        ('{"step": 0, "observation": ' + "[" * 2000, "it is not JSON"),
     ],
 )
 def test_a_line_that_is_none_is_told_and_the_rest_is_read(tmp_path: Path, wrong: str, said: str) -> None:
@@ -294,7 +294,7 @@ def test_a_number_that_is_none_of_ours_makes_no_transition(tmp_path: Path, facts
     recording = Recording(write_lines(tmp_path / "a.jsonl", [line(0), {**line(1), **facts}]))
     (found,) = recording.episodes()
     assert steps(found) == [0]
-    assert "line 2: it is no transition" in recording.damage.sentences()[0]
+    assert "line 2: it is not a transition" in recording.damage.sentences()[0]
 
 
 def test_no_more_than_so_many_episodes_are_kept_that_may_go_on(

@@ -148,7 +148,7 @@ def test_a_rotation_that_fails_leaves_the_lines_and_says_so(folder: Path, caplog
     (path,) = folder.iterdir()
     assert path.suffix == ".jsonl"
     (warning,) = caplog.records
-    assert "line 1 is no transition" in warning.getMessage()
+    assert "line 1 is not a transition" in warning.getMessage()
 
 
 def test_a_folder_that_is_removed_while_it_is_written_stops_it(

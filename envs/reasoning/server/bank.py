@@ -43,7 +43,7 @@ SLOW = frozenset({"futoshiki", "intermediate_integration", "knight_swap", "sokob
 SIZES = {"train": 500, "test": 100}
 """Number of questions of each dataset, by split."""
 
-_SEEDS = {"train": 1, "test": 1_000_000}  # the seed of a question is this plus its number, so splits share no seeds
+_SEEDS = {"train": 1, "test": 1_000_000}  # the seed of a question is this plus its number, so splits share not seeds
 
 # What these scorers do with the answer is `eval(answer)`; lists are what they mean by it.
 _EVALUATING = (
@@ -148,11 +148,11 @@ def score(asked: Question, answer: str) -> tuple[float, str]:
 def _fault(name: str, answer: str) -> str:
     """Why an answer must not be passed to the scorer. Empty if it may be."""
     if name in _FORMULAS and not is_formula(answer, _FORMULAS[name]):
-        return "it is no formula that can be read"
+        return "it is not a readable formula"
     if _HUGE.search(answer):
         return "it has a number of more than 300 digits"
     # The scorer of this dataset accepts every answer if the difference is NaN.
-    return "it is no number" if name == "complex_arithmetic" and _NO_NUMBER.search(answer) else ""
+    return "it is not a number" if name == "complex_arithmetic" and _NO_NUMBER.search(answer) else ""
 
 
 class _Source(NamedTuple):

@@ -47,4 +47,4 @@ def test_letters_are_no_numbers() -> None:
 )  # fmt: skip
 def test_formulas_that_a_scorer_would_multiply_out_for_hours_do_not_reach_it(answer: str) -> None:
     asked = question("simple_integration", "train", 0)
-    assert score(asked, answer) == (0.0, "it is no formula that can be read")
+    assert score(asked, answer) == (0.0, "it is not a readable formula")

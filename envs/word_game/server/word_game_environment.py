@@ -101,7 +101,7 @@ class WordGameEnvironment(Tasks, Environment[WordGameAction, WordGameObservation
         truncated = state.step_count >= rules.max_guesses and not found
         self._playing = not (found or truncated)
         if fault is not None:
-            text, reward = f"{guess!r} is no guess: {fault}.", FOR_NONSENSE
+            text, reward = f"{guess!r} is not a guess: {fault}.", FOR_NONSENSE
         else:
             reward = self._mark(guess, found)
             text = marked(self._board)

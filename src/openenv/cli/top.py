@@ -59,7 +59,7 @@ class Scrape(NamedTuple):
                 for sample in family.samples:
                     samples[sample.name.removeprefix("openenv_")].append((sample.labels, sample.value))
         except ValueError as error:
-            raise ProtocolViolation(f"the answer to GET /metrics is no Prometheus text: {error}") from None
+            raise ProtocolViolation(f"the answer to GET /metrics is not Prometheus text: {error}") from None
         if "workers" not in samples:
             raise ProtocolViolation("the answer to GET /metrics is not from an openenv server")
         return cls(at, samples)

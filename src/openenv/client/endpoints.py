@@ -27,7 +27,7 @@ def websocket_url(base_url: str) -> str:
         UsageError: Other text.
     """
     text = base_url if "://" in base_url else f"http://{base_url}"
-    wrong = UsageError(f"base_url {base_url!r} is no address of a server: write http://host:port or host:port")
+    wrong = UsageError(f"base_url {base_url!r} is not the address of a server: write http://host:port or host:port")
     try:
         parts = urlsplit(text)
         _ = parts.port  # parsed and checked only here

@@ -55,7 +55,7 @@ def parse_seeds(text: str) -> list[int]:
         match = _PART.fullmatch(part.strip())
         if match is None:
             raise InvalidArgument(
-                f"{text!r:.80} are no seeds: write a range (0-199), a list (1,2,5), or both (0-9,20)"
+                f"{text!r:.80} are not seeds: write a range (0-199), a list (1,2,5), or both (0-9,20)"
             )
         first = int(match[1])
         last = first if match[2] is None else int(match[2])

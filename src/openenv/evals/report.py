@@ -239,7 +239,7 @@ def successes_of(episodes: Sequence[EpisodeResult], success_at: float | None) ->
 def check_output(path: Path) -> None:
     """Checks that a report can be written to a path. Raises `UsageError`."""
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UsageError(f"{path} cannot be written: {path.parent} is no folder that you may write to (--output)")
+        raise UsageError(f"{path} cannot be written: {path.parent} is not a folder that you may write to (--output)")
 
 
 def write_report(report: EvalReport, path: Path) -> None:
@@ -274,7 +274,7 @@ def read_report(path: Path) -> EvalReport:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "its beginning"
         raise UsageError(
-            f"{path} is no result of an evaluation ({place}: {first['msg']}): give what "
+            f"{path} is not the result of an evaluation ({place}: {first['msg']}): give what "
             "`openenv eval --output` wrote, or `openenv eval --json` printed"
         ) from None
 

@@ -93,7 +93,7 @@ class OpenAIClient(ServedModel):
                 return ToolCall(str(call.get("id") or ""), str(function["name"]), arguments)
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
-        raise self._garbage("a tool call whose arguments are no JSON object", call)
+        raise self._garbage("a tool call whose arguments are not a JSON object", call)
 
     def _address(self) -> Address:
         base, key = self.base_url, self._key.get_secret_value()
@@ -159,7 +159,7 @@ class AnthropicClient(ServedModel):
     def _tool_call(self, block: dict[str, Any]) -> ToolCall:
         arguments, name = block.get("input") or {}, block.get("name")
         if not isinstance(arguments, dict) or not isinstance(name, str):
-            raise self._garbage("a tool call whose arguments are no JSON object", block)
+            raise self._garbage("a tool call whose arguments are not a JSON object", block)
         return ToolCall(str(block.get("id") or ""), name, arguments)
 
     def _address(self) -> Address:

@@ -66,7 +66,7 @@ def rows_of(lines: BinaryIO) -> Iterator[tuple[ParquetRow, int]]:
         try:
             yield _decode(line), len(line)
         except msgspec.MsgspecError as error:
-            raise ValueError(f"line {number} is no transition: {error}") from error
+            raise ValueError(f"line {number} is not a transition: {error}") from error
 
 
 @cache

@@ -153,9 +153,9 @@ class JsonlSource:
         try:
             head = _readable(line)
         except msgspec.ValidationError as error:
-            damage.add(ReadFault(self.path, f"line {number}", f"it is no transition: {error}"))
+            damage.add(ReadFault(self.path, f"line {number}", f"it is not a transition: {error}"))
         except (msgspec.DecodeError, RecursionError) as error:
-            damage.add(ReadFault(self.path, f"line {number}", f"it is no JSON: {error}"))
+            damage.add(ReadFault(self.path, f"line {number}", f"it is not JSON: {error}"))
         else:
             if head.step >= 0:
                 return head
@@ -213,7 +213,7 @@ class ParquetSource:
                     try:
                         head = _head_of_row(row)
                     except (msgspec.DecodeError, RecursionError) as error:
-                        damage.add(ReadFault(self.path, f"row {place + 1}", f"it is no transition: {error}"))
+                        damage.add(ReadFault(self.path, f"row {place + 1}", f"it is not a transition: {error}"))
                     else:
                         yield place, head
                     place += 1

@@ -74,7 +74,7 @@ def profile_of(cls: type[object]) -> EnvironmentProfile:
     step = "step_async" if asynchronous["step_async"] else "step"
     for method in (reset, step):
         if not callable(getattr(cls, method, None)):
-            raise UsageError(f"{cls.__name__} is no environment: it has no {method}() that could be called")
+            raise UsageError(f"{cls.__name__} is not an environment: it has no {method}() that could be called")
     _profiles[cls] = profile = EnvironmentProfile(
         name=cls.__name__,
         execution=_execution(cls, asynchronous.values()),

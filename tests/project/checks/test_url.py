@@ -113,7 +113,7 @@ def test_an_address_in_any_form(form: str) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://a.example", "http://", "http://host:port", "http://a.example:99999", ""])
 def test_what_is_no_address(url: str) -> None:
-    with pytest.raises(UsageError, match="no address of a server"):
+    with pytest.raises(UsageError, match="not the address of a server"):
         check_url(url)
 
 

@@ -180,7 +180,7 @@ def _json(content: Any) -> Response:
     try:
         body = to_json(content, inf_nan_mode="strings")
     except ValueError as error:  # nested up to the protocol's limit, and one level deeper here
-        raise StepFailed(f"it was done, and cannot be shown: {error}") from error
+        raise StepFailed(f"the call was executed, but its result cannot be shown: {error}") from error
     return Response(body, media_type="application/json", headers=_HEADERS)
 
 
