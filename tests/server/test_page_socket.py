@@ -71,7 +71,7 @@ def test_who_comes_later_hears_what_was_before(client):
 
 def test_what_is_kept_has_limits(client, monkeypatch):
     monkeypatch.setattr(episode, "MOST_LOGS", 3)
-    monkeypatch.setattr(episode.PageEpisode.__init__, "__defaults__", (True, 3, 2000))
+    monkeypatch.setattr(episode, "LOG_BYTES", 2000)
     reset(client)
     for number in range(5):
         client.post("/web/step", json={"action": {"line": str(number)}})

@@ -219,19 +219,19 @@ class PageEpisode:
     draws: bool = True
     most_logs: int = MOST_LOGS
     most_bytes: float = LOG_BYTES
-    steps: int = 0
-    watchers: set[asyncio.Event] = field(default_factory=set)
-    _id: str | None = None
-    _observation: dict[str, Any] | None = None
-    _logs: deque[tuple[ActionLog, int]] = field(default_factory=deque)
-    _bytes: int = 0
-    _is_reset: bool = True
+    steps: int = field(default=0, init=False)
+    watchers: set[asyncio.Event] = field(default_factory=set, init=False)
+    _id: str | None = field(default=None, init=False)
+    _observation: dict[str, Any] | None = field(default=None, init=False)
+    _logs: deque[tuple[ActionLog, int]] = field(default_factory=deque, init=False)
+    _bytes: int = field(default=0, init=False)
+    _is_reset: bool = field(default=True, init=False)
 
     @classmethod
     def of(cls, shared: SharedSession) -> PageEpisode:
         """The episode of a shared session."""
         if shared.page is None:
-            shared.page = cls(shared)
+            shared.page = cls(shared, most_logs=MOST_LOGS, most_bytes=LOG_BYTES)
         episode: PageEpisode = shared.page
         return episode
 
