@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import MissingArray, MissingExtra, UsageError
 from .storage import JSONL, PARQUET, PART, array_path, replace_file
-from .transition import Int64, Transition, TransitionHead, referenced_arrays
+from .transition import Int64, Transition, TransitionFacts, referenced_arrays
 
 if TYPE_CHECKING:
     from .reader import Episode
@@ -40,7 +40,7 @@ COLUMNS = (
 """The columns, in order."""
 
 
-class ParquetRow(TransitionHead):
+class ParquetRow(TransitionFacts):
     """One transition. Its JSON columns stay encoded."""
 
     step: Int64 = 0
@@ -48,7 +48,7 @@ class ParquetRow(TransitionHead):
     action: msgspec.Raw = _ABSENT
     step_arguments: msgspec.Raw = _ABSENT
     observation: msgspec.Raw = _ABSENT
-    source: msgspec.Raw = _ABSENT  # type: ignore[assignment]  # a head has it decoded
+    source: msgspec.Raw = _ABSENT
 
 
 _decode = msgspec.json.Decoder(ParquetRow).decode

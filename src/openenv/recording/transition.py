@@ -86,8 +86,8 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=253402300800)]
 
 
-class TransitionHead(msgspec.Struct, gc=False):
-    """A line without actions, arguments and observations. Fields are the line's keys; None if missing."""
+class TransitionFacts(msgspec.Struct, gc=False):
+    """The scalar fields of a line. Fields are the line's keys; None if missing."""
 
     step: Int64
     episode_id: str | None = None
@@ -103,6 +103,11 @@ class TransitionHead(msgspec.Struct, gc=False):
     environment: str | None = None
     versions: dict[str, str | None] = {}
     schema: str | None = None
+
+
+class TransitionHead(TransitionFacts, gc=False):
+    """A line without actions, arguments and observations."""
+
     source: dict[str, Any] | None = None
 
 
