@@ -191,7 +191,7 @@ class TestOnce:
         assert len(complaints.splitlines()) == 1
 
     @pytest.mark.parametrize(
-        ("settings", "complaint"), [({"metrics": False}, "metrics are off"), ({}, "no Prometheus text")]
+        ("settings", "complaint"), [({"metrics": False}, "metrics are off"), ({}, "not Prometheus text")]
     )
     def test_a_server_that_has_no_metrics(self, top, settings, complaint):
         app = app_of(InlineProbe, **settings)
