@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import threading
 
 import pytest
 
@@ -23,12 +24,16 @@ def address():
 
 def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(address, caplog, monkeypatch):
     monkeypatch.setattr("openenv.server.transports.asgi.LAST_WORDS_S", PATIENCE_S)  # to read 64 MiB takes its time
+    released = threading.Event()
+    monkeypatch.setattr("openenv.server.timers.release_free_memory", released.set)
     caplog.set_level(logging.WARNING, "openenv.server")
     with slow_reader(address, kind="large", number=1_000_000) as raw:
         eventually(lambda: "SlowReader" in caplog.text)
+        assert not released.is_set()
         code = close_frame(raw)
         assert code[:2] == struct.pack("!H", 1008)
         assert b"SlowReader" in code
+    assert released.wait(PATIENCE_S)
 
 
 def test_v1_where_v2_is_not_offered(address):

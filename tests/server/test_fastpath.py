@@ -486,15 +486,19 @@ def test_binary_messages_in_fragments():
 
 def test_a_client_that_never_reads_is_left_when_too_much_waits_for_it(caplog, monkeypatch):
     monkeypatch.setattr("openenv.server.transports.picows.LINGER_S", PATIENCE_S)  # to read 64 MiB takes its time
+    released = threading.Event()
+    monkeypatch.setattr("openenv.server.timers.release_free_memory", released.set)
     caplog.set_level(logging.WARNING, "openenv.server")
     app = app_of(InlineProbe, max_message_mb=1, max_unsent_mb=64, resume_window_s=0)
-    with fast(app) as address, slow_reader(address, kind="large", number=1_000_000) as raw:
-        eventually(lambda: "SlowReader" in caplog.text)
-        eventually(lambda: app.state.openenv.active_sessions == 0)
-        code = close_frame(raw)
-        assert code[:2] == struct.pack("!H", 1008)
-        assert b"SlowReader" in code
-        assert takes_the_fast_path(address)
+    with fast(app) as address:
+        with slow_reader(address, kind="large", number=1_000_000) as raw:
+            eventually(lambda: "SlowReader" in caplog.text)
+            eventually(lambda: app.state.openenv.active_sessions == 0)
+            code = close_frame(raw)
+            assert code[:2] == struct.pack("!H", 1008)
+            assert b"SlowReader" in code
+            assert takes_the_fast_path(address)
+        assert released.wait(PATIENCE_S)
     assert "max_unsent_mb" in caplog.text
 
 

@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -82,20 +83,22 @@ def describes_itself(cls: type[Any]) -> bool:
 
 def description_of(cls: type[Any]) -> EnvironmentMetadata:
     """Name, description and version from the project's openenv.yaml; without one, from the class."""
-    metadata = metadata_of(cls)
     text = _first_text((place / "openenv.yaml" for place in places_of(cls)), MANIFEST_BYTES)
-    if text is None:
-        return metadata
+    return metadata_of(cls).model_copy(update={} if text is None else _manifest_facts(text))
+
+
+@lru_cache(maxsize=16)
+def _manifest_facts(text: str) -> dict[str, str]:
+    """Name, description and version in an openenv.yaml. Cached, since PyYAML takes milliseconds."""
     import yaml  # noqa: PLC0415 - only projects have the file
 
     try:
-        facts = yaml.safe_load(text)
+        known = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):  # `openenv validate` says where
-        return metadata
-    known = facts if isinstance(facts, dict) else {}
-    return metadata.model_copy(
-        update={key: str(known[key]) for key in ("name", "description", "version") if known.get(key)}
-    )
+        return {}
+    if not isinstance(known, dict):
+        return {}
+    return {key: str(known[key]) for key in ("name", "description", "version") if known.get(key)}
 
 
 def places_of(cls: type[Any]) -> list[Path]:

@@ -327,7 +327,7 @@ class PicowsChannel(WSListener):
             self._context.server.app_keepalive.forget(self._app_keepalive)
         if self._connection is not None:
             self._connection.disconnected()
-        if "client" in self._holds:
+        if self._given or "client" in self._holds:  # it was slow, even if it read the rest at the end
             self._context.server.memory_release.soon()
         # Drops all references of the connection: objects in a reference cycle wait for a garbage collection, which is
         # rare. That would keep 9 KB for each connection, for hours.
