@@ -20,12 +20,15 @@ class BackgroundLoop:
 
     Args:
         name: Name of its thread. The thread is a daemon, so it does not keep the process from ending.
+        loop: The event loop; by default a new one, whose default executor also works while the interpreter ends.
     """
 
-    def __init__(self, name: str):
-        self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(_Threads())
-        self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop | None = None):
+        if loop is None:
+            loop = asyncio.new_event_loop()
+            loop.set_default_executor(_Threads())
+        self.loop = loop
+        self._thread = threading.Thread(target=_serve, args=(loop,), name=name, daemon=True)
         self._thread.start()
 
     def submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
@@ -34,16 +37,20 @@ class BackgroundLoop:
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine on this loop and waits for it. An interrupt of the calling thread cancels it."""
-        future = self.submit(call)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return result_or_cancel(self.submit(call))
 
     def stop(self) -> None:
         """Ends the thread and closes the loop, without waiting for either."""
         self.loop.call_soon_threadsafe(self.loop.stop)
+
+
+def result_or_cancel(future: Future[T]) -> T:
+    """Waits for the result of a future. An interrupt of the calling thread cancels the future."""
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -59,10 +66,7 @@ class _Threads(ThreadPoolExecutor):
     """
 
     def submit(self, call: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
-        outcome: Future[Any] = Future()
-        outcome.set_running_or_notify_cancel()  # the call continues when its caller is cancelled
-        _begin(outcome, lambda: call(*arguments, **more))
-        return outcome
+        return _begin(lambda: call(*arguments, **more))
 
 
 class _SharedLoop:
@@ -176,30 +180,31 @@ async def on_thread(
         abandon: Called on another thread if the caller is cancelled.
         detached: Whether the process may end before the call does, for a call that may never return.
     """
-    outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()  # the call continues when its caller is cancelled
-    # Not an executor: it refuses work while the interpreter ends, which is when forgotten servers are stopped.
-    _begin(outcome, call, detached)
     try:
-        return await asyncio.wrap_future(outcome)
+        return await asyncio.wrap_future(_begin(call, detached))
     except asyncio.CancelledError:
         if abandon is not None:
-            _begin(Future(), abandon)
+            _begin(abandon)
         raise
 
 
-def _begin(outcome: Future[Any], call: Callable[[], Any], detached: bool = False) -> None:
+def _begin(call: Callable[[], T], detached: bool = False) -> Future[T]:
+    """Calls a function on a separate thread, where it continues when its caller is cancelled."""
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()
+
+    def settle() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - for the caller that waits
+            outcome.set_exception(error)
+
+    # Not an executor: it refuses work while the interpreter ends, which is when forgotten servers are stopped.
     try:
-        threading.Thread(target=_settle, args=(outcome, call), name="openenv-call", daemon=detached).start()
+        threading.Thread(target=settle, name="openenv-call", daemon=detached).start()
     except RuntimeError:  # since Python 3.12, no thread can start while the interpreter ends
-        _settle(outcome, call)
-
-
-def _settle(outcome: Future[Any], call: Callable[[], Any]) -> None:
-    try:
-        outcome.set_result(call())
-    except BaseException as error:  # noqa: BLE001 - for the caller that waits
-        outcome.set_exception(error)
+        settle()
+    return outcome
 
 
 class _Presence:
@@ -269,9 +274,7 @@ def run_async_safely(coro: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coro)
-    outcome: Future[T] = Future()
-    _begin(outcome, lambda: asyncio.run(coro))
-    return outcome.result()
+    return _begin(lambda: asyncio.run(coro)).result()
 
 
 async def as_coroutine(awaitable: Awaitable[Any]) -> Any:

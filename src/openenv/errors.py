@@ -512,13 +512,8 @@ EnvironmentFactoryError = FactoryFailed
 
 # The classes for codes of v1 peers that name no class.
 _BY_CODE: dict[str, type[OpenEnvError]] = {
-    "INVALID_JSON": InvalidMessage,
-    "UNKNOWN_TYPE": UnknownMessage,
-    "VALIDATION_ERROR": InvalidAction,
-    "EXECUTION_ERROR": StepFailed,
-    "CAPACITY_REACHED": ServerFull,
-    "FACTORY_ERROR": FactoryFailed,
-    "SESSION_ERROR": SessionLost,
+    cls.code: cls
+    for cls in (InvalidMessage, UnknownMessage, InvalidAction, StepFailed, ServerFull, FactoryFailed, SessionLost)
 }
 
 

@@ -20,7 +20,7 @@ import openenv.cli
 from openenv.cli import main
 from openenv.cli.top import Interval, Scrape
 from openenv.errors import StepFailed
-from openenv.server.prometheus import SlotCounts, exposition
+from openenv.server.prometheus import exposition
 from openenv.telemetry.metrics import METER, Count, Gauge, Meter, Phase
 
 from ..server.probe import InlineProbe, app_of
@@ -50,9 +50,9 @@ def drawn(meter, sessions=None, width=80, height=40, before=None):
 
     first = before or Meter()
     first.start()
-    slots = SlotCounts(5, 8)
+    slots = 5, 8
     scrapes = [
-        Scrape.parse(exposition([one.reading()], slots).decode(), at) for at, one in ((0.0, first), (2.0, meter))
+        Scrape.parse(exposition([one.reading()], *slots).decode(), at) for at, one in ((0.0, first), (2.0, meter))
     ]
     console = Console(width=width, height=height, file=io.StringIO())
     with console.capture() as capture:

@@ -4,7 +4,7 @@ import pytest
 
 from openenv.cli.top import Interval, Scrape, Timing
 from openenv.errors import FactoryFailed, ProtocolViolation, StepFailed
-from openenv.server.prometheus import SlotCounts, exposition
+from openenv.server.prometheus import exposition
 from openenv.telemetry.metrics import Count, Gauge, Meter, Phase
 
 
@@ -16,7 +16,7 @@ def meter():
 
 
 def scrape(meter, at=0.0):
-    return Scrape.parse(exposition([meter.reading()], SlotCounts(3, 8)).decode(), at)
+    return Scrape.parse(exposition([meter.reading()], 3, 8).decode(), at)
 
 
 def test_it_reads_what_the_server_says(meter):

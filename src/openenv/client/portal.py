@@ -13,7 +13,7 @@ from inspect import iscoroutine
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
-from .._exceptions import keep_running
+from .._asyncio import BackgroundLoop, result_or_cancel
 from ..errors import UsageError
 
 T = TypeVar("T")
@@ -21,11 +21,10 @@ T = TypeVar("T")
 EXIT_TIMEOUT_S = 3.0
 
 
-class Portal:
-    """An event loop on its own thread.
+class Portal(BackgroundLoop):
+    """The loop of the clients of synchronous callers.
 
     Attributes:
-        loop: The event loop.
         clients: Clients that may have connections here; they are closed with the portal.
     """
 
@@ -33,15 +32,12 @@ class Portal:
         try:
             import uvloop
         except ImportError:
-            self.loop = asyncio.new_event_loop()
+            loop = asyncio.new_event_loop()
         else:
-            self.loop = uvloop.new_event_loop()
+            loop = uvloop.new_event_loop()
+        super().__init__("openenv-portal", loop)
         self.clients: WeakSet[LoopBound] = WeakSet()
-        self._thread = threading.Thread(target=self._run, name="openenv-portal", daemon=True)
-        started = threading.Event()
-        self.loop.call_soon(started.set)
-        self._thread.start()
-        started.wait()
+        self.run(asyncio.sleep(0))  # from now on, `submit_to` finds that the loop runs
 
     def close(self) -> None:
         """Closes the clients, stops the loop and waits for its thread."""
@@ -57,14 +53,9 @@ class Portal:
 
         for last in (close_clients, cancel_tasks):
             with contextlib.suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(last(), self.loop).result(EXIT_TIMEOUT_S)
-        self.loop.call_soon_threadsafe(self.loop.stop)
+                self.submit(last()).result(EXIT_TIMEOUT_S)
+        self.stop()
         self._thread.join()
-        self.loop.close()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        keep_running(self.loop.run_forever)
 
 
 class _PortalState:
@@ -111,12 +102,7 @@ def run_on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
     except UsageError:
         call.close()
         raise
-    future = submit_to(loop, call)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
+    return result_or_cancel(submit_to(loop, call))
 
 
 def submit_to(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> Future[T]:

@@ -8,6 +8,7 @@ from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -202,7 +203,7 @@ class ParquetSource:
         metadata = self._file.metadata
         groups = range(metadata.num_row_groups)
         self._starts = [0, *accumulate(metadata.row_group(group).num_rows for group in groups)]
-        self._groups: OrderedDict[int, Any] = OrderedDict()
+        self._read_group = lru_cache(GROUPS_KEPT)(self._file.read_row_group)
 
     def heads(self, damage: Damage) -> Iterator[tuple[int, TransitionHead]]:
         """Yields each transition with its row number. Adds invalid rows to `damage`."""
@@ -238,15 +239,10 @@ class ParquetSource:
                         raise kind(f"{self.path}, step {row['step']} of {row['episode_id']}: {error}") from None
 
     def _group(self, number: int) -> Any:
-        if number not in self._groups:
-            try:
-                self._groups[number] = self._file.read_row_group(number)
-            except self._damages as error:
-                raise UnreadableRecord(f"{self.path} is damaged: {_first_line(error)}") from None
-            while len(self._groups) > GROUPS_KEPT:
-                self._groups.popitem(last=False)
-        self._groups.move_to_end(number)
-        return self._groups[number]
+        try:
+            return self._read_group(number)
+        except self._damages as error:
+            raise UnreadableRecord(f"{self.path} is damaged: {_first_line(error)}") from None
 
 
 def _head_of_row(row: dict[str, Any]) -> TransitionHead:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from fastapi import HTTPException, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -37,13 +37,6 @@ _RECORDS: tuple[tuple[Count, str, str], ...] = (
 )
 
 
-class SlotCounts(NamedTuple):
-    """How full a server is."""
-
-    held: int
-    limit: int
-
-
 async def metrics(request: Request) -> Response:
     """The metrics of this server, for Prometheus."""
     server: EnvironmentServer = request.app.state.openenv
@@ -51,21 +44,27 @@ async def metrics(request: Request) -> Response:
         raise HTTPException(404, _OFF)
     manager = server.manager
     manager.gauges.publish()
-    text = exposition(METER.readings(), SlotCounts(manager.held, manager.limits.max_sessions))
+    text = exposition(METER.readings(), manager.held, manager.limits.max_sessions)
     # `openenv top` asks for sessions only with a key that permits it.
     headers = {SCOPE_HEADER: principal_of(request.scope, server).scope}
     return Response(text, headers=headers, media_type=CONTENT_TYPE_LATEST)
 
 
-def exposition(readings: list[Reading], slots: SlotCounts) -> bytes:
-    """The numbers of all processes of a server in Prometheus' text format."""
-    return generate_latest(_Collector(readings, slots))
+def exposition(readings: list[Reading], held: int, limit: int) -> bytes:
+    """The numbers of all processes of a server in Prometheus' text format.
+
+    Args:
+        readings: The metrics of each process.
+        held, limit: The slots in use, and all slots.
+    """
+    return generate_latest(_Collector(readings, held, limit))
 
 
 class _Collector(Collector):
-    def __init__(self, readings: list[Reading], slots: SlotCounts):
+    def __init__(self, readings: list[Reading], held: int, limit: int):
         self._readings = readings
-        self._slots = slots
+        self._held = held
+        self._limit = limit
 
     def collect(self) -> Iterator[Metric]:
         workers = [reading for reading in self._readings if reading.pid]
@@ -80,8 +79,8 @@ class _Collector(Collector):
         for state in _STATES:
             sessions.add_metric([state.value], counts.value(state))
         yield sessions
-        yield GaugeMetricFamily("openenv_slots_held", "Slots taken by sessions", self._slots.held)
-        yield GaugeMetricFamily("openenv_slots_limit", "Most sessions at one time (max_sessions)", self._slots.limit)
+        yield GaugeMetricFamily("openenv_slots_held", "Slots taken by sessions", self._held)
+        yield GaugeMetricFamily("openenv_slots_limit", "Most sessions at one time (max_sessions)", self._limit)
         for gauge, name, explanation in _GAUGES:
             yield GaugeMetricFamily(f"openenv_{name}", explanation, counts.value(gauge))
         timed = "Time spent in each phase; serialize and send are sampled"
