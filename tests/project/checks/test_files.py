@@ -97,6 +97,27 @@ def test_without_a_pyproject_it_cannot_be_installed(project: Path) -> None:
     assert found(project)["static.package"].outcome is Outcome.SKIPPED
 
 
+def test_a_wheel_has_the_data_that_its_code_names(project: Path) -> None:
+    data = project / "server" / "data"
+    data.mkdir()
+    (data / "tasks.json").write_text("[]")
+    with (project / "server" / "app.py").open("a") as module:
+        module.write('\nTASKS = "data/tasks.json"\n')
+    assert found(project) == {}  # hatchling packs all files
+    change(project / "pyproject.toml", '["hatchling"]', '["setuptools>=64"]')
+    change(project / "pyproject.toml", "hatchling.build", "setuptools.build_meta")
+    with (project / "pyproject.toml").open("a") as settings:
+        settings.write('[tool.setuptools]\npackages = ["maze", "maze.server"]\n')
+        settings.write('package-dir = { maze = ".", "maze.server" = "server" }\n')
+    finding = found(project)["static.data"]
+    assert finding.outcome is Outcome.WARNING
+    assert "server/data/tasks.json" in finding.saw
+    assert "'data/*.json' to maze.server" in str(finding.mend)
+    with (project / "pyproject.toml").open("a") as settings:
+        settings.write('[tool.setuptools.package-data]\n"maze.server" = ["data/*.json"]\n')
+    assert found(project) == {}
+
+
 def test_what_push_writes_by_itself_may_be_missing(project: Path) -> None:
     (project / "README.md").write_text("# A maze\n")
     assert found(project)["static.readme"].outcome is Outcome.WARNING

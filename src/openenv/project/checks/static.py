@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from ...client import EnvClient
 from ...client.schema_check import declared_contract
@@ -22,6 +22,7 @@ from ...testing.check import Check, CheckFailure, CheckSkip, CheckWarning
 from ...testing.harness import ConformanceHarness
 from .. import target as targets
 from ..dockerfile import Dockerfile
+from ..hub.files import Tree
 from ..manifest import FILE_NAME, FrontMatter, Project, remarks
 
 # Values that the Hub accepts.
@@ -78,6 +79,51 @@ def static_package(place: Path) -> str:
             "add 'openenv' to [project] dependencies, or imports of openenv fail where it is installed",
         )
     return f"{project['name']}, which needs {', '.join(wanted)}"
+
+
+@Check.of("static.data", "Does its wheel have the data files that its code names?", "static.package")
+def static_data(place: Path) -> str:
+    folder = Project.find(place).folder
+    path = folder / "pyproject.toml"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    try:
+        wheel = _Setuptools.model_validate(tomllib.loads(text).get("tool", {}).get("setuptools", {}))
+    except (AttributeError, ValidationError):
+        return "[tool.setuptools] of pyproject.toml has no list of packages to compare"
+    if (folder / "MANIFEST.in").is_file():
+        return "MANIFEST.in lists them"
+    homes = {name: folder / wheel.package_dir.get(name, name.replace(".", "/")) for name in wheel.packages}
+    packed = {
+        file
+        for name, home in homes.items()
+        for glob in (*wheel.package_data.get(name, ()), *wheel.package_data.get("*", ()))
+        for file in home.glob(glob)
+    }
+    files = [folder / name for name in Tree(folder).files]
+    code = "".join(file.read_text(encoding="utf-8", errors="replace") for file in files if file.suffix == ".py")
+    for file in files:
+        owners = [name for name, home in homes.items() if home in file.parents]
+        # Beside pyproject.toml are files of the project itself: its README, a plot of its rewards.
+        if not owners or file.suffix == ".py" or file.parent == folder or file in packed:
+            continue
+        owner = max(owners, key=lambda name: len(homes[name].parts))
+        inside = file.relative_to(homes[owner])
+        named = next((part for part in inside.parts if re.search(rf"[\"'/]{re.escape(part)}[\"'/]", code)), None)
+        if named is not None:
+            glob = inside.with_name(f"*{file.suffix}").as_posix()
+            raise CheckWarning(
+                f"the code names {named}, but a wheel leaves {file.relative_to(folder)} out.",
+                f"add {glob!r} to {owner} under [tool.setuptools.package-data] of pyproject.toml",
+            )
+    return f"{len(packed)} files besides modules"
+
+
+class _Setuptools(BaseModel):
+    """[tool.setuptools] of a project that lists its packages."""
+
+    packages: list[str]
+    package_dir: dict[str, str] = Field({}, alias="package-dir")
+    package_data: dict[str, list[str]] = Field({}, alias="package-data")
 
 
 @Check.of("static.dockerfile", "Is there a Dockerfile that starts a server?", "static.manifest")
