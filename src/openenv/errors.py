@@ -169,7 +169,7 @@ class UnknownMessage(UsageError):
 class UnknownSession(UsageError):
     """No session of that id on this server.
 
-    Its `blame` is the infrastructure's where the id names a worker process that has ended.
+    `blame` is INFRASTRUCTURE if the id names a worker process that has ended.
     """
 
     session_id: str = ""
@@ -210,7 +210,7 @@ class Hidden(Forbidden):
 
 
 class TooManyFailures(Unauthorized):
-    """Too many wrong keys from this address; wait, then come back with the right one."""
+    """Too many wrong keys came from this address; wait `retry_after_s`, then send a valid key."""
 
 
 class SeedIgnored(UsageError, UserWarning):
@@ -292,7 +292,7 @@ class ConcurrencyConfigurationError(UsageError):
 
 
 class CapacityError(OpenEnvError, RuntimeError):
-    """No room now; try later (`retry_after_s` when known)."""
+    """No capacity now; retry later (after `retry_after_s`, if it is known)."""
 
     code = "CAPACITY_REACHED"
     retryable = True
@@ -402,7 +402,7 @@ class ToolFailed(EnvironmentFailed):
 
 
 class StepTimeout(EnvironmentFailed, TimeoutError):
-    """A call did not answer within its deadline; it may still have an effect."""
+    """A call did not end within its deadline; it may still take effect."""
 
     retryable = False
 
@@ -451,7 +451,7 @@ class SessionLost(ConnectionFailed):
 
 
 class ProviderFailed(OpenEnvError, RuntimeError):
-    """The place of a server failed."""
+    """A provider failed: the engine, cluster or service that runs servers."""
 
 
 class NotReady(ProviderFailed):
@@ -465,7 +465,7 @@ class LaunchFailed(ProviderFailed):
 
 
 class ProviderBusy(LaunchFailed):
-    """A place cannot start a server at the moment: too many requests, no room, or an internal failure."""
+    """A provider cannot start a server now: too many requests, no capacity, or an internal failure."""
 
     retryable = True
 
@@ -546,7 +546,7 @@ def from_wire(data: Mapping[str, Any]) -> OpenEnvError:
 
 
 def _blank(cls: type[OpenEnvError]) -> OpenEnvError:
-    """An error without a run of its constructor. The builtin base that holds the most must make it."""
+    """Makes an error without calling its constructor. The largest of its builtin bases must allocate it."""
     return OSError.__new__(cls) if issubclass(cls, OSError) else Exception.__new__(cls)
 
 

@@ -45,9 +45,9 @@ class ReplayOutcome(StrEnum):
     """How an episode compares with its record.
 
     SAME: every compared transition is equal. DIFFERENT: a transition differs. UNSEEDED: its reset had no seed, or its
-    environment takes no seed, so a difference is no error. INCOMPLETE: the record lacks its beginning. MISMATCHED: it
-    was recorded with other schemas. FAILED: it could not be played or read, for a reason outside of the environment
-    (a deadline, a lost connection, a missing array).
+    environment takes no seed, so a difference is not an error. INCOMPLETE: the record lacks its beginning.
+    MISMATCHED: it was recorded with other schemas. FAILED: it could not be played or read, for a reason outside
+    of the environment (a deadline, a lost connection, a missing array).
     """
 
     SAME = "same"
@@ -427,9 +427,9 @@ class ReplayPlayer:
         """
         episode = self._episode
         if not episode.whole:
-            why = f"its record begins at step {episode.first_step}: an earlier file has the rest, or had it"
+            why = f"its record begins at step {episode.first_step}: an earlier file may have the steps before it"
             if (source := episode.source) is not None:
-                why = f"it goes on from step {source.get('step')} of session {source.get('session_id')}: a fork"
+                why = f"it is a fork of session {source.get('session_id')} at step {source.get('step')}"
             self._end(ReplayOutcome.INCOMPLETE, why)
             return
         self._target.check(episode.schema, episode.environment, episode.versions)
@@ -445,7 +445,7 @@ class ReplayPlayer:
                     return
                 seedable = result is None or (result.metadata or {}).get("seedable")
                 if recorded.step == 0 and seedable is False and not self._rules.unseeded:
-                    why = "its environment takes no seed, so it need not be the same"
+                    why = "its environment takes no seed, so a repeat may differ"
                     self._end(ReplayOutcome.UNSEEDED, why)
                     return
                 yield ReplayedTransition(recorded, result, error, self._divergence(recorded, result, error))
@@ -458,13 +458,13 @@ class ReplayPlayer:
         seeded = recorded.seed is not None or (recorded.arguments or {}).get("seed") is not None
         seeded = seeded or (self._session is not None and self._episode.continues)
         if number == 0 and not seeded and not self._rules.unseeded:
-            self._end(ReplayOutcome.UNSEEDED, "it was reset without a seed, so it need not be the same")
+            self._end(ReplayOutcome.UNSEEDED, "it was reset without a seed, so a repeat may differ")
         elif recorded.step != number:
             self._end(None, f"compared up to step {number - 1}: the record lacks step {number}")
         elif recorded.error_class and recorded.error_class not in _OWN:
             self._end(None, f"compared up to step {number - 1}: then {recorded.error_class} was recorded")
         elif recorded.step_arguments and recorded.step_arguments != DIRECT_CALL:
-            self._end(None, f"compared up to step {number - 1}: the next had arguments beside its action (HTTP)")
+            self._end(None, f"compared up to step {number - 1}: the next step has arguments beside its action")
         return bool(self._note)
 
     async def _call(
@@ -570,7 +570,7 @@ async def results_of(
                     played = results_of(chain[: number + 1], target, forced)
                     again = [each async for each in played][-1]
                     if again.sentence() != result.sentence():
-                        note = "it was reset without a seed, and its environment draws anew then"
+                        note = "it was reset without a seed, and its environment then draws new random numbers"
                         result = replace(result, outcome=ReplayOutcome.UNSEEDED, divergence=None, note=note, steps=0)
                         break
             yield result

@@ -106,7 +106,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_started(command: Command
         ("echo",): "--policy",
         ("echo", "--policy", "none"): "module:function",
         ("echo", "--policy", "no_such_module:act"): "no module 'no_such_module'",
-        ("echo", "--policy", "random", "--seeds", "5-1"): "upwards",
+        ("echo", "--policy", "random", "--seeds", "5-1"): "must rise",
         ("echo", "--policy", "random", "--seeds", "0-9", "--episodes", 11): "11 episodes",
         ("echo", "--policy", "random", "--seeds", "0-9", "--split", "test"): "--split",
         ("echo", "--policy", "random", "--repeats", 2): "--repeats",

@@ -153,7 +153,7 @@ def test_some_episodes_are_picked(replay: Run, record: Path) -> None:
         ),
         (
             lambda lines: [each.update(seed=None) for each in lines],
-            "without a seed, so it need not be the same; --unse",
+            "without a seed, so a repeat may differ; --unse",
         ),
         (
             lambda lines: [each.update(environment="nobody") for each in lines],

@@ -29,9 +29,9 @@ def test_what_is_no_seed_is_refused(text: str) -> None:
 
 
 def test_a_seed_comes_once() -> None:
-    with pytest.raises(InvalidArgument, match="the seed 3 is there twice"):
+    with pytest.raises(InvalidArgument, match="seed 3 is listed twice"):
         parse_seeds("0-5,3")
-    with pytest.raises(InvalidArgument, match="the seed 0 is there twice"):
+    with pytest.raises(InvalidArgument, match="seed 0 is listed twice"):
         parse_seeds("0-199999,0")
 
 

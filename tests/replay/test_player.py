@@ -161,7 +161,7 @@ async def test_of_an_environment_that_takes_no_seed_nothing_is_compared(file: Pa
         verdict = await played(file, environment=Unseeded)
     assert (verdict.outcome, verdict.note) == (
         ReplayOutcome.UNSEEDED,
-        "its environment takes no seed, so it need not be the same",
+        "its environment takes no seed, so a repeat may differ",
     )
 
 
@@ -183,7 +183,7 @@ async def test_a_fork_is_not_played(file: Path) -> None:
     verdict = await played(changed(file, of_step(0, source=source)))
     assert (verdict.outcome, verdict.note) == (
         ReplayOutcome.INCOMPLETE,
-        "it goes on from step 0 of session before: a fork",
+        "it is a fork of session before at step 0",
     )
 
 

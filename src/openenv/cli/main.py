@@ -34,12 +34,12 @@ def report_error(error: OpenEnvError) -> None:
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is.
+    """The place of a command, which is imported when the command runs.
 
     Attributes:
         name: The name on the command line.
         place: `module:attribute`, relative to this package.
-        summary: Its line in the overview, which is not read from the command: that would load its module.
+        summary: Its line in the overview. A copy: to read it from the command would import the command.
         hidden: Whether it is left out of the overview.
     """
 
@@ -83,7 +83,7 @@ class LazyGroup(click.Group):
         known = self._visible()
         if name not in self._lazy and not name.startswith("-") and not ctx.resilient_parsing:
             close = difflib.get_close_matches(name, known, 1)
-            meant = f"did you mean `{ctx.command_path} {close[0]}`?" if close else f"there are {', '.join(known)}"
+            meant = f"did you mean `{ctx.command_path} {close[0]}`?" if close else f"choose one of {', '.join(known)}"
             ctx.fail(f"no command {name!r}: {meant}")
         return super().resolve_command(ctx, args)
 
@@ -113,7 +113,7 @@ _SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Prints a script for SHELL, after which commands, options, templates and targets are completed by TAB.
+    """Prints a script for SHELL, with which TAB completes commands, options, templates and targets.
 
     \b
     Examples:
@@ -184,7 +184,7 @@ def app() -> None:
 def main() -> None:
     """Runs a command. A known error prints one line and gives exit code 1; Ctrl-C gives exit code 130."""
     try:
-        # Not standalone, click returns the exit code of a command that ends early.
+        # Without `standalone_mode`, click returns the exit code of a command that ends early.
         sys.exit(app(prog_name="openenv", standalone_mode=False) or 0)
     except click.ClickException as error:
         if isinstance(error, click.exceptions.NoArgsIsHelpError):

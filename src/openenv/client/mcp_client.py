@@ -262,7 +262,7 @@ class MCPToolClient(MCPClientBase):
             OpenEnvError: As for `EnvClient.step`.
         """
         tool: Any = name[0] if len(name) == 1 else None
-        if not name and isinstance(arguments.get("name"), str):  # else `name` may be an argument of the tool
+        if not name and isinstance(arguments.get("name"), str):  # else `name` may be an argument of a tool
             tool = arguments.pop("name")
         if tool is None:
             raise TypeError("call_tool takes the name of the tool, and its arguments by keyword")

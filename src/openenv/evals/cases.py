@@ -60,12 +60,12 @@ def parse_seeds(text: str) -> list[int]:
         first = int(match[1])
         last = first if match[2] is None else int(match[2])
         if last < first or last > MOST_SEED or last - first >= 10_000_000:
-            raise InvalidArgument(f"the seeds {part.strip()!r:.80} must go upwards, and up to {MOST_SEED} at most")
+            raise InvalidArgument(f"the range of seeds {part.strip()!r:.80} must rise, to {MOST_SEED} at most")
         found += range(first, last + 1)
     seen: set[int] = set()
     for seed in found:
         if seed in seen:
-            raise InvalidArgument(f"the seed {seed} is there twice: it would be the same episode again")
+            raise InvalidArgument(f"seed {seed} is listed twice: the second episode would be the same")
         seen.add(seed)
     return found
 
@@ -87,8 +87,8 @@ def cases_of_seeds(seeds: Sequence[int], episodes: int | None) -> list[Case]:
     """
     if episodes is not None and episodes > len(seeds):
         raise InvalidArgument(
-            f"{episodes} episodes are asked for, and {len(seeds)} seeds given: give as many (0-{episodes - 1}), or "
-            "--seed S, from which all are derived"
+            f"{episodes} episodes need as many seeds, got {len(seeds)} seeds: give more (0-{episodes - 1}), or "
+            "derive all from one with --seed S"
         )
     return [Case(seed) for seed in seeds[:episodes]]
 
@@ -111,7 +111,7 @@ def cases_of_tasks(count: int, split: str, seed: int, episodes: int | None = Non
     most = count * repeats
     if episodes is not None and episodes > most:
         raise InvalidArgument(
-            f"{episodes} episodes are asked for, and split {split!r} has {count} tasks: leave --episodes out, or "
+            f"{episodes} episodes need as many tasks, and split {split!r} has {count}: leave --episodes out, or "
             f"play each more often (--repeats {-(-episodes // count)})"
         )
     sampler = TaskSampler(count, split=split, seed=seed, repeats=repeats)

@@ -103,7 +103,7 @@ def ask_session(session: Session, question: TasksOp, answered: Done) -> None:
                 if question.method == "list_splits":
                     found = splits_of(found)
                 answer = from_json(encode_tasks(found))
-            except TasksUnsupported as fault:  # known here alone
+            except TasksUnsupported as fault:  # a class of this module only: clients do not know it
                 error = UsageError(fault.message)
             except OpenEnvError as fault:
                 error = fault
@@ -128,7 +128,7 @@ def _outcome(task: asyncio.Future[Any]) -> tuple[Any, BaseException | None]:
 
 
 def _without_fault(answer: Any, name: str) -> Any:
-    """A valid answer; raises the error for a wrong question."""
+    """Returns a valid answer. Raises the error that an invalid question got as its answer."""
     if isinstance(answer, dict) and _FAULT in answer:
         if answer[_FAULT] == TasksUnsupported.__name__:
             raise TasksUnsupported(f"{name} provides no tasks: {answer['message']}")
@@ -194,7 +194,11 @@ def _answer(provider: Any, question: _TaskQuery) -> Any:
         return _fault(f"{name} has no method {question.method}", kind=TasksUnsupported)
     may_wait = inspect.iscoroutinefunction(method)
     inquiry = _inquire(provider, method, question, may_wait)
-    return inquiry if may_wait else run_without_loop(inquiry, "a question that must not wait has waited")
+    return (
+        inquiry
+        if may_wait
+        else run_without_loop(inquiry, f"{question.method} returned an awaitable, but is not async")
+    )
 
 
 async def _inquire(provider: Any, method: Any, question: _TaskQuery, may_wait: bool) -> Any:

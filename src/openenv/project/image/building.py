@@ -189,7 +189,7 @@ class Built:
 
     @property
     def executed(self) -> int:
-        """Number of steps that were not cached, without FROM and ARG, for which engines do not report it."""
+        """Number of steps that were not cached. FROM and ARG do not count: engines report no cache for them."""
         return sum(not step.cached and not step.text.upper().startswith(("FROM ", "ARG ")) for step in self.steps)
 
 

@@ -70,7 +70,7 @@ def draw(environment: Any, fields: dict[str, Any]) -> str | Awaitable[str]:
     methods = {name: getattr(environment, name, None) for name in _PARTS}
     may_wait = any(map(inspect.iscoroutinefunction, methods.values()))
     drawing = _draw(methods, fields, may_wait)
-    return drawing if may_wait else run_without_loop(drawing, "a drawing that must not wait has waited")
+    return drawing if may_wait else run_without_loop(drawing, "the drawing returned an awaitable, but is not async")
 
 
 def read_drawing(answer: Any) -> Drawing:
