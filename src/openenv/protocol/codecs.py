@@ -160,9 +160,17 @@ class JsonCodec(Codec):
     language: ClassVar[str] = "JSON"
     binary: ClassVar[bool] = False
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any, plain: bool = False) -> bytes:
         try:
-            return _write_json(value)
+            if plain or is_plain(value):
+                try:
+                    text = encode_plain(value)
+                    # An object that looks like a mark must be escaped.
+                    if DOLLAR not in text or b'{"$' not in text:
+                        return text
+                except TypeError:  # not plain after all: a declared list of floats that contains a numpy.float64
+                    pass
+            return to_json(_portable_json(value), inf_nan_mode="constants")
         except UNWRITABLE as error:
             raise ValueError(f"cannot be written as JSON: {error}") from error
 
@@ -188,11 +196,7 @@ class JsonCodec(Codec):
         return read
 
     def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
-        try:
-            text = _write_json(fields, plain)
-        except UNWRITABLE as error:
-            raise ValueError(f"cannot be written as JSON: {error}") from error
-        return Body(len(fields), text[1:-1])
+        return Body(len(fields), self.encode(fields, plain)[1:-1])
 
     def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002
         return b'{"id":%b,%b}' % (b"null" if id is None else b"%d" % id, body.fields)
@@ -219,17 +223,6 @@ def has_marks(text: bytes | bytearray | str) -> bool:
 
 
 _decode_json = msgspec.json.Decoder().decode
-
-
-def _write_json(value: Any, plain: bool = False) -> bytes:
-    if plain or is_plain(value):
-        try:
-            text = encode_plain(value)
-        except TypeError:  # not plain after all: a declared list of floats that contains a numpy.float64
-            return to_json(_portable_json(value), inf_nan_mode="constants")
-        if DOLLAR not in text or b'{"$' not in text:  # an object that looks like a mark must be escaped
-            return text
-    return to_json(_portable_json(value), inf_nan_mode="constants")
 
 
 def _mark_array(array: Any) -> dict[str, Any]:
@@ -284,7 +277,7 @@ class MsgpackCodec(Codec):
 
     def encode(self, value: Any) -> bytes:
         try:
-            return _write_msgpack(value)
+            return _encode_msgpack(value if is_plain(value) else _portable_msgpack(value))
         except UNWRITABLE as error:
             raise ValueError(f"cannot be written as msgpack: {error}") from error
 
@@ -305,11 +298,7 @@ class MsgpackCodec(Codec):
                 return Body(count, _encode_msgpack(fields)[1:])
             except UNWRITABLE:  # not plain after all: a declared list of floats that contains a numpy.float64
                 pass
-        try:
-            written = _write_msgpack(fields)
-        except UNWRITABLE as error:
-            raise ValueError(f"cannot be written as msgpack: {error}") from error
-        return Body(count, written[len(_map_header(count)) :])
+        return Body(count, self.encode(fields)[len(_map_header(count)) :])
 
     def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002
         return b"%b\xa2id%b%b" % (_map_header(body.count + 1), _encode_msgpack(id), body.fields)
@@ -331,10 +320,6 @@ class MsgpackCodec(Codec):
             for place, session, body in items
         ]
         return _encode_msgpack({"id": id, "ok": True, "results": results, "more": more})
-
-
-def _write_msgpack(value: Any) -> bytes:
-    return _encode_msgpack(value if is_plain(value) else _portable_msgpack(value))
 
 
 def _map_header(count: int) -> bytes:

@@ -97,13 +97,12 @@ def is_plain_model(cls: type[BaseModel]) -> bool:
     own = cls.__mro__[: cls.__mro__.index(BaseModel)]
     if any("__get_pydantic_core_schema__" in vars(base) for base in own):
         return False
-    return all(map(_is_plain_field, cls.model_fields.values()))
-
-
-def _is_plain_field(field: FieldInfo) -> bool:
-    if field.alias or field.serialization_alias or field.exclude or getattr(field, "exclude_if", None):
-        return False
-    return all(map(_is_constraint, field.metadata)) and _is_plain_type(field.annotation)
+    return all(
+        not (field.alias or field.serialization_alias or field.exclude or getattr(field, "exclude_if", None))
+        and all(map(_is_constraint, field.metadata))
+        and _is_plain_type(field.annotation)
+        for field in cls.model_fields.values()
+    )
 
 
 def _is_plain_type(annotation: Any) -> bool:
