@@ -458,20 +458,15 @@ class OneSessionConnection:
         owner: The client, kept alive for as long as its connection, since it closes the connection.
     """
 
+    leaving = False  # these protocols have no message for it
+    resumable = None
+
     def __init__(self, max_message_bytes: int) -> None:
         self.owner: object = None
         self.error: OpenEnvError | None = None
         self._max_bytes = max_message_bytes
         self._loop = asyncio.get_running_loop()
         self._transport: Transport | None = None
-
-    @property
-    def leaving(self) -> bool:
-        return False  # these protocols have no message for it
-
-    @property
-    def resumable(self) -> None:
-        return None
 
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
         raise NotImplementedError
@@ -552,7 +547,7 @@ class ClientConnectionV1(OneSessionConnection):
         try:
             reply = self._protocol.receive(frame)
         except ProtocolViolation as violation:
-            self._fail(violation)
+            self.lost(violation)
             self._drop()
             return
         if reply.request is None:
@@ -571,13 +566,10 @@ class ClientConnectionV1(OneSessionConnection):
             self._drop()
 
     def lost(self, error: OpenEnvError) -> None:
-        self._fail(self.error or error)
-
-    def _fail(self, error: OpenEnvError) -> None:
-        self.error = error
+        self.error = self.error or error
         for request in self._protocol.abandon_all():
             if not request.waiter.done():
-                request.waiter.set_exception(error)
+                request.waiter.set_exception(self.error)
 
 
 # After these the server closes, as protocol v1 says.

@@ -57,7 +57,7 @@ class McpConnection(OneSessionConnection):
         except ValueError:
             reply = None
         if not isinstance(reply, dict):
-            self._fail(ProtocolViolation(f"the server sent a frame that is not a reply: {frame[:200]!r}"))
+            self.lost(ProtocolViolation(f"the server sent a frame that is not a reply: {frame[:200]!r}"))
             self._drop()
             return
         number = reply.get("id")
@@ -66,9 +66,6 @@ class McpConnection(OneSessionConnection):
             waiter.set_result(reply)
 
     def lost(self, error: OpenEnvError) -> None:
-        self._fail(error)
-
-    def _fail(self, error: OpenEnvError) -> None:
         self.error = self.error or error
         for waiter in self._waiting.values():
             if not waiter.done():

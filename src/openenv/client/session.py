@@ -367,8 +367,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
     ):
         self.ref = ref or SessionRef(new_secret(), new_secret())
         """Another connection needs this to attach to the session, or to restore its state."""
-        self._state = ClientSessionState(*self.ref)
-        self._state.opened = ref is not None
+        self._state = ClientSessionState(*self.ref, opened=ref is not None)
         self._calls_waiting: deque[_PendingCall] = deque()
         self._underway = False  # the first of them was sent, and has no reply
         self._advancing = False

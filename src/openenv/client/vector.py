@@ -363,10 +363,9 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         dial, patience_s = self._client._dial, self._client._options.connect_timeout_s
         first = await dial()
         if isinstance(first, ClientConnectionV2):
-            connections = ConnectionPool(
-                dial, first, self._connections, self._state, patience_s, self._client._wait_s
-            )
-            await connections.open()
+            pooled = partial(_PooledConnection, dial, self._state, patience_s, self._client._wait_s)
+            connections = ConnectionPool([pooled() for _ in range(self._connections)])
+            await connections.open(first)
             return connections
         url = self._client._url or "app"
         if url not in _mentioned:
@@ -439,29 +438,15 @@ class ConnectionPool:
     """The v2 connections of a vector (a `BatchCarrier`); environment i takes connection i modulo their number.
 
     Args:
-        dial: Opens a connection.
-        first: The first connection, which is there already.
-        connections: How many there are.
-        owner: Takes the replies.
-        patience_s: Seconds for connecting.
-        wait_s: Seconds that the server may let a session wait for a free slot; None leaves that to the server.
+        connections: The connections, which `open` makes.
     """
 
-    def __init__(
-        self,
-        dial: Dial,
-        first: ClientConnectionV2,
-        connections: int,
-        owner: VectorState,
-        patience_s: float,
-        wait_s: float | None,
-    ):
-        self._connections = [_PooledConnection(dial, owner, patience_s, wait_s) for _ in range(connections)]
-        self._first = first
+    def __init__(self, connections: Sequence[_PooledConnection]):
+        self._connections = connections
 
-    async def open(self) -> None:
-        """Makes all connections; if one cannot be made, none is left."""
-        links = [self._first, *[None] * (len(self._connections) - 1)]
+    async def open(self, first: ClientConnectionV2) -> None:
+        """Makes all connections but the first, which is there already; if one cannot be made, none is left."""
+        links = [first, *[None] * (len(self._connections) - 1)]
         try:
             opening = [connection.open(link) for connection, link in zip(self._connections, links, strict=True)]
             for failure in await asyncio.gather(*opening, return_exceptions=True):
@@ -469,7 +454,7 @@ class ConnectionPool:
                     raise failure
         except BaseException:
             await self.aclose()
-            await self._first.aclose()  # an `open` that was cancelled before it began did not take it
+            await first.aclose()  # an `open` that was cancelled before it began did not take it
             raise
 
     def carry(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> None:
@@ -495,7 +480,14 @@ class ConnectionPool:
 
 
 class _PooledConnection:
-    """One connection, replaced after its end."""
+    """One connection, replaced after its end.
+
+    Args:
+        dial: Opens a connection.
+        owner: Takes the replies.
+        patience_s: Seconds for connecting.
+        wait_s: Seconds that the server may let a session wait for a free slot; None leaves that to the server.
+    """
 
     def __init__(self, dial: Dial, owner: VectorState, patience_s: float, wait_s: float | None):
         self._dial = dial
