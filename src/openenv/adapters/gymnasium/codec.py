@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
 
 from ...errors import InvalidAction, UsageError
-from .description import KEYWORD, describe, dtype_of
+from .description import KEYWORD, describe, dtype_of, limits_of
 
 Array = NDArray[Any]
 
@@ -142,21 +142,18 @@ def _discrete(space: spaces.Discrete) -> SpaceCodec:
     return SpaceCodec(bounded, int, members.__getitem__)
 
 
-@_codec.register
-def _box(space: spaces.Box) -> SpaceCodec:
-    dtype_of(space)
-    return _array_codec(space.low, space.high, space.dtype)
-
-
-@_codec.register
-def _multi_discrete(space: spaces.MultiDiscrete) -> SpaceCodec:
-    return _array_codec(space.start, space.start + (space.nvec - 1), space.dtype)
-
-
-@_codec.register
-def _multi_binary(space: spaces.MultiBinary) -> SpaceCodec:
-    zeros = np.zeros(space.shape, dtype=space.dtype)
-    return _array_codec(zeros, zeros + 1, zeros.dtype)
+@_codec.register(spaces.Box)
+@_codec.register(spaces.MultiBinary)
+@_codec.register(spaces.MultiDiscrete)
+def _array(space: Space[Any]) -> SpaceCodec:
+    """Nested lists, or a number for the shape `()`."""
+    low, high = limits_of(space)
+    dtype, shape = np.dtype(dtype_of(space)), low.shape
+    return SpaceCodec(
+        array_type(low, high, dtype),
+        lambda member: member.tolist() if type(member) is np.ndarray else np.asarray(member).tolist(),
+        lambda value: np.asarray(value, dtype=dtype).reshape(shape),
+    )
 
 
 @_codec.register
@@ -317,17 +314,3 @@ def field_of(space: Space[Any]) -> Any:
     """The pydantic field for members of a space, with its description."""
     words = " ".join(str(space).split())
     return Field(description=words, json_schema_extra={KEYWORD: describe(space)})
-
-
-def _array_codec(low: Array, high: Array, dtype: np.dtype[Any]) -> SpaceCodec:
-    """The codec of arrays with bounds in their shape: nested lists, or a number for the shape `()`."""
-    shape = low.shape
-
-    def decode(value: Any) -> Array:
-        return np.asarray(value, dtype=dtype).reshape(shape)
-
-    return SpaceCodec(
-        array_type(low, high, dtype),
-        lambda member: member.tolist() if type(member) is np.ndarray else np.asarray(member).tolist(),
-        decode,
-    )

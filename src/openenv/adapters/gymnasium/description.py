@@ -16,6 +16,9 @@ from ...errors import UsageError
 KEYWORD = "x-gymnasium"
 """Keyword with the description of a space, in the JSON Schema of the field that has its members."""
 
+NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
+"""Spaces of numbers."""
+
 Description = dict[str, Any]
 Array = NDArray[Any]
 
@@ -109,6 +112,17 @@ def dtype_of(space: Space[Any]) -> str:
     if name not in _DTYPES:
         raise UsageError(f"a space of numbers of type {name} cannot be served: {space}; JSON has none so wide")
     return name
+
+
+def limits_of(space: Any) -> tuple[Any, Any]:
+    """The lower and upper bounds of one of `NUMBERS`: numbers, or arrays in its shape. They may be infinite."""
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + (space.nvec - 1)
+    return np.zeros(space.shape, space.dtype), np.ones(space.shape, space.dtype)
 
 
 def _listed(bounds: Array, bounded: Array, infinite: str) -> Any:

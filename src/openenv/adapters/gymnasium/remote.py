@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import gymnasium
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import Space
 from numpy.typing import NDArray
 
 from ... import errors
@@ -17,7 +17,7 @@ from ..._http import fetch
 from ...client import GenericEnvClient, SyncEnvClient
 from ...client.endpoints import http_url
 from ...types import StepResult
-from .description import KEYWORD
+from .description import KEYWORD, NUMBERS, limits_of
 from .schema import MISFITS, MappedSpace, Role, space_of_fields
 
 
@@ -40,16 +40,7 @@ class Bounds:
     @classmethod
     def of(cls, space: Space[Any]) -> Self | None:
         """The bounds of a numeric space; None for any other space."""
-        dtype = np.dtype(space.dtype)
-        if isinstance(space, spaces.Discrete):
-            return cls(space.start, space.start + space.n - 1, dtype)
-        if isinstance(space, spaces.MultiDiscrete):
-            return cls(space.start, space.start + (space.nvec - 1), dtype)
-        if isinstance(space, spaces.Box):
-            return cls(space.low, space.high, dtype)
-        if isinstance(space, spaces.MultiBinary):
-            return cls(0, 1, dtype)
-        return None
+        return cls(*limits_of(space), np.dtype(space.dtype)) if isinstance(space, NUMBERS) else None
 
     def inside(self, array: NDArray[Any]) -> NDArray[np.bool_]:
         """A mask of the elements that are in the space: within bounds, and integers in a space of integers.

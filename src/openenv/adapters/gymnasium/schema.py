@@ -11,7 +11,7 @@ from gymnasium import Space, spaces
 
 from ...errors import UnmappableSpace, UsageError
 from .codec import codec_of
-from .description import KEYWORD, rebuild
+from .description import KEYWORD, NUMBERS, rebuild
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,6 @@ MOST_ELEMENTS = 2**24
 # Longest sample, in characters, of a space without a limit.
 SAMPLE_LENGTH = 64
 _INT64 = np.iinfo(np.int64)
-_NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete)
 _PRINTABLE = "".join(map(chr, range(32, 127)))
 
 
@@ -191,7 +190,7 @@ class _Mapper:
                 codec = codec_of(space)
             except UsageError as error:
                 raise UnmappableSpace(error.message) from error
-            return MappedSpace(space, codec.encode, codec.decode, plain=isinstance(space, _NUMBERS))
+            return MappedSpace(space, codec.encode, codec.decode, plain=isinstance(space, NUMBERS))
         if "$ref" in schema:
             return self._reference(schema, place, trail)
         if "enum" in schema or "const" in schema:
