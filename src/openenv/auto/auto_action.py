@@ -6,8 +6,8 @@ from typing import Any, Self
 
 from ..client import GenericAction
 from ..errors import OpenEnvError
-from ..project import catalog
-from .auto_env import entry_of
+from ..project.catalog import EnvironmentEntry
+from .auto_env import entry_of, print_entries
 from .classes import class_of, entry_info
 
 
@@ -54,13 +54,11 @@ class AutoAction:
     @classmethod
     def list_actions(cls) -> list[str]:
         """Prints the available environments with their action classes, and returns their names."""
-        there = catalog.entries()
-        width = max((len(entry.key) for entry in there), default=0)
-        print("Actions:")  # noqa: T201 - this is what notebooks call it for
-        for entry in there:
+
+        def action_of(entry: EnvironmentEntry) -> str:
             try:
-                action = class_of(entry, "action").__name__
+                return class_of(entry, "action").__name__
             except OpenEnvError as error:
-                action = f"- ({error.message})"
-            print(f"  {entry.key:{width}}  {action}")  # noqa: T201 - as above
-        return [entry.key for entry in there]
+                return f"- ({error.message})"
+
+        return print_entries("Actions:", action_of)

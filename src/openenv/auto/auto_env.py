@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from ..client import EnvClient, GenericEnvClient
@@ -18,7 +17,6 @@ from ..project.hub import SpaceName
 from ..settings import ClientSettings
 from .classes import class_of, entry_info
 
-_NAME = re.compile(r"(?:https?://[^/]+/)?(?:spaces/)?(?P<owner>\w[\w.-]*)/(?P<name>\w[\w.-]*?)(?:\.git)?/?")
 INSTALL_TIMEOUT_S = 900.0
 TAIL_LINES = 20
 
@@ -29,12 +27,7 @@ class SpacePackage(SpaceName):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """The Space of `owner/name` or of an address; None for a plain name."""
-        if "/" not in name:
-            return None
-        match = _NAME.fullmatch(name.strip())
-        if match is None:
-            raise UsageError(f"{name!r} is not the name of a Space of the Hub: write user/space")
-        return cls(match["owner"], match["name"])
+        return cls.whole(name.strip().rstrip("/").removesuffix(".git")) if "/" in name else None
 
     @property
     def git_url(self) -> str:
@@ -82,7 +75,7 @@ class SpacePackage(SpaceName):
             [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
         )
         try:
-            done = subprocess.run(  # noqa: S603 - a list, with what matched _NAME
+            done = subprocess.run(  # noqa: S603 - a list, with a checked name
                 [*installer, source], capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False
             )
         except subprocess.TimeoutExpired:
@@ -184,13 +177,21 @@ class AutoEnv:
     @classmethod
     def list_environments(cls) -> list[str]:
         """Prints the available environments, and returns their names."""
-        there = catalog.entries()
-        width = max((len(entry.key) for entry in there), default=0)
-        print("Environments:")  # noqa: T201 - this is what notebooks call it for
-        for entry in there:
-            origin = entry.distribution or "comes with openenv"
-            print(f"  {entry.key:{width}}  {entry.version}  {entry.summary}  ({origin})")  # noqa: T201 - as above
-        return [entry.key for entry in there]
+
+        def facts_of(entry: catalog.EnvironmentEntry) -> str:
+            return f"{entry.version}  {entry.summary}  ({entry.distribution or 'comes with openenv'})"
+
+        return print_entries("Environments:", facts_of)
+
+
+def print_entries(title: str, facts_of: Callable[[catalog.EnvironmentEntry], str]) -> list[str]:
+    """Prints a line for each available environment, and returns their names."""
+    there = catalog.entries()
+    width = max((len(entry.key) for entry in there), default=0)
+    print(title)  # noqa: T201 - this is what notebooks call `list_environments` and `list_actions` for
+    for entry in there:
+        print(f"  {entry.key:{width}}  {facts_of(entry)}")  # noqa: T201 - as above
+    return [entry.key for entry in there]
 
 
 def default_image(name: str) -> str:
