@@ -71,14 +71,7 @@ class YamlText:
             UsageError: The file is missing, cannot be read, or is not YAML; the message has line and column.
         """
         text = read_text(path)
-        try:
-            return cls(yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader))
-        except yaml.YAMLError as error:
-            raise UsageError(f"{path} is not valid YAML: {_yaml_error(error, text)}") from None
-        except RecursionError:
-            raise UsageError(f"{path} is nested too deeply") from None
-        except ValueError as error:  # an invalid date
-            raise UsageError(f"{path} is not valid YAML: {error}; quote strings that look like dates") from None
+        return cls(_load_yaml(text, str(path)), yaml.compose(text, Loader=yaml.SafeLoader))
 
     def place(self, keys: Sequence[str | int]) -> YamlPosition | None:
         """The position of a value, or else of its closest parent.
@@ -118,6 +111,18 @@ def _inner(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
         # The last of duplicate keys has effect.
         return next((value for name, value in reversed(node.value) if getattr(name, "value", None) == str(key)), None)
     return None
+
+
+def _load_yaml(text: str, name: str) -> Any:
+    """The value of a YAML text. Raises `UsageError` if it is not YAML, with its name, line and column."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{name} is not valid YAML: {_yaml_error(error, text)}") from None
+    except RecursionError:
+        raise UsageError(f"{name} is nested too deeply") from None
+    except ValueError as error:  # an invalid date
+        raise UsageError(f"{name} is not valid YAML: {error}; quote strings that look like dates") from None
 
 
 def _yaml_error(error: yaml.YAMLError, text: str) -> str:
@@ -162,20 +167,8 @@ class FrontMatter:
         block = _BLOCK.match(text)
         if block is None:
             return cls(text, {})
-        try:
-            values = yaml.safe_load(block["yaml"])
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            # The first line of the file has the dashes.
-            where = f", line {mark.line + 2}, column {mark.column + 1}" if mark is not None else ""
-            words = " ".join(str(getattr(error, "problem", None) or error).split())
-            raise UsageError(f"README.md{where}: its front matter is not valid YAML: {words}") from None
-        except RecursionError:
-            raise UsageError("README.md: its front matter is nested too deeply") from None
-        except ValueError as error:  # an invalid date
-            raise UsageError(
-                f"README.md: its front matter is not valid YAML: {error}; quote strings that look like dates"
-            ) from None
+        # An empty line in place of the dashes, so that the lines of an error are those of the file.
+        values = _load_yaml("\n" + block["yaml"], "README.md: its front matter")
         if not isinstance(values, dict | None):
             raise UsageError("README.md: its front matter must have keys and values, such as `sdk: docker`")
         return cls(text, {str(key): value for key, value in (values or {}).items()}, block)

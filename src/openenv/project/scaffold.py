@@ -143,33 +143,27 @@ CLEARINGS = 20
 
 
 class Template(StrEnum):
-    """The templates of new projects."""
+    """The templates of new projects.
 
-    BASIC = "basic"
-    TEXT_GAME = "text-game"
-    TOOLS = "tools"
-    GYMNASIUM = "gymnasium"
-    CODE = "code"
+    Attributes:
+        summary: A short description.
+        extra: The extra of openenv that it needs, if any.
+    """
 
-    @property
-    def summary(self) -> str:
-        """A short description."""
-        return _SUMMARIES[self]
+    summary: str
+    extra: str | None
 
-    @property
-    def extra(self) -> str | None:
-        """The extra of openenv that it needs, if any."""
-        return _EXTRAS.get(self)
+    BASIC = "basic", "a short game: guess a number"
+    TEXT_GAME = "text-game", "text in and out, with a picture and buttons for the web page"
+    TOOLS = "tools", "actions are calls of tools (MCP)", "mcp"
+    GYMNASIUM = "gymnasium", "an environment of Gymnasium, with named and typed fields", "gymnasium"
+    CODE = "code", "actions are Python programs, which run in processes with limits"
 
-
-_SUMMARIES = {
-    Template.BASIC: "a short game: guess a number",
-    Template.TEXT_GAME: "text in and out, with a picture and buttons for the web page",
-    Template.TOOLS: "actions are calls of tools (MCP)",
-    Template.GYMNASIUM: "an environment of Gymnasium, with named and typed fields",
-    Template.CODE: "actions are Python programs, which run in processes with limits",
-}
-_EXTRAS = {Template.TOOLS: "mcp", Template.GYMNASIUM: "gymnasium"}
+    def __new__(cls, name: str, summary: str, extra: str | None = None) -> Self:
+        template = str.__new__(cls, name)
+        template._value_ = name
+        template.summary, template.extra = summary, extra
+        return template
 
 
 @dataclass(frozen=True, slots=True)

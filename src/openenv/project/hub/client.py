@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -274,27 +275,24 @@ class Hub:
         self._say = say or (lambda _: None)
         self._secrets = [*secrets, *([self.token] if self.token else [])]
         self._bounding = threading.Lock()
-        self._shown: tuple[int, bool] = (0, False)
-        self._without_xet = False
+        self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        library = self._library.utils
-        self._shown = (library.logging.get_verbosity(), library.are_progress_bars_disabled())
+        library, constants, undo = self._library.utils, self._library.constants, self._undo.callback
+        undo(library.logging.set_verbosity, library.logging.get_verbosity())
         library.logging.set_verbosity_error()  # we report the same ourselves
-        library.disable_progress_bars()
+        if not library.are_progress_bars_disabled():
+            undo(library.enable_progress_bars)
+            library.disable_progress_bars()
+        undo(library.close_session)  # the next session has the library's defaults
         library.close_session()
         # Xet has its own HTTP client, without timeouts.
-        self._without_xet = self._library.constants.HF_HUB_DISABLE_XET
-        self._library.constants.HF_HUB_DISABLE_XET = True
+        undo(setattr, constants, "HF_HUB_DISABLE_XET", constants.HF_HUB_DISABLE_XET)
+        constants.HF_HUB_DISABLE_XET = True
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        library = self._library.utils
-        self._library.constants.HF_HUB_DISABLE_XET = self._without_xet
-        library.close_session()  # the next session has the library's defaults
-        library.logging.set_verbosity(self._shown[0])
-        if not self._shown[1]:
-            library.enable_progress_bars()
+        self._undo.close()
 
     def check_token(self) -> None:
         """Raises `Unauthorized` if there is no token. Sends no request."""
