@@ -57,9 +57,9 @@ export function App({ play }: { play: Play }) {
 
   return (
     <>
-      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); focusFirst('main'); }}>To the content</a>
+      <a class="skip" href="#content" onClick={(event) => { event.preventDefault(); focusFirst('main'); }}>To the content</a>
       <TopBar metadata={metadata} page={page} onHelp={() => setHelp(true)} />
-      <main tabIndex={-1}>
+      <main id="content" tabIndex={-1}>
         {phase === 'away' && <Away play={play} />}
         {notice && <div class="box good" id="notice" role="status"><span class="grow">{notice}</span><button type="button" class="icon" aria-label="Hide this message" onClick={() => play.set({ notice: null })}>×</button></div>}
         {phase === 'locked' && <KeyPrompt refused={keyRefused} failure={failure} onKey={(key) => play.unlock(key)} />}

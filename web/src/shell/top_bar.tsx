@@ -22,6 +22,7 @@ export function TopBar({ metadata, page, onHelp }: { metadata: Metadata | null; 
         ))}
         {metadata?.custom && <a href={at('web/custom/')}>Custom</a>}
       </nav>
+      {metadata?.description && <p class="quiet" title={metadata.description}>{metadata.description}</p>}
       <div class="tools">
         <button type="button" class="icon" id="theme" aria-label={`Colours: ${WORDS[theme]}. Change`} title={`Colours: ${WORDS[theme]}`} onClick={() => chooseTheme(NEXT[theme])}>
           {SIGN[theme]}
