@@ -75,15 +75,8 @@ class SwitchInterval:
         self._level = 0
         self._usual = sys.getswitchinterval()
 
-    def begin(self) -> None:
-        """A call was given to a thread."""
-        self._count(1)
-
-    def end(self, calls: int) -> None:
-        """This number of calls has returned."""
-        self._count(-calls)
-
-    def _count(self, calls: int) -> None:
+    def count(self, calls: int) -> None:
+        """Counts calls: a positive number were given to threads, a negative number have returned."""
         with self._lock:
             self._calls += calls
             level = self._calls // CALLS_A_LEVEL

@@ -495,7 +495,8 @@ async def test_cancelling_a_call_before_it_began_does_not_cancel_the_next(helper
         executor.submit(later, None, lambda result, error: second.set_result((result, error)))
 
     executor.submit(at_once, None, ended)  # from a task: it begins in the next turn of the loop
-    assert executor.cancel() is True
+    assert executor.stoppable
+    executor.cancel()
     assert await asyncio.wait_for(second, PATIENCE_S) == ("later", None)
     ((result, error),) = first
     assert result is None

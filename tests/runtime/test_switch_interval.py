@@ -28,7 +28,7 @@ def usual():
 def begun(calls):
     interval = SwitchInterval()
     for _ in range(calls):
-        interval.begin()
+        interval.count(1)
     return interval
 
 
@@ -41,13 +41,13 @@ def test_it_grows_with_the_calls_and_has_a_limit(usual):
     interval = begun(10 * CALLS_A_LEVEL)
     some = sys.getswitchinterval()
     for _ in range(100 * CALLS_A_LEVEL):
-        interval.begin()
+        interval.count(1)
     assert usual < some < sys.getswitchinterval() == pytest.approx(MOST_S)
 
 
 def test_it_is_what_it_was_when_they_have_come_back(usual):
     interval = begun(10 * CALLS_A_LEVEL)
-    interval.end(10 * CALLS_A_LEVEL)
+    interval.count(-10 * CALLS_A_LEVEL)
     assert sys.getswitchinterval() == pytest.approx(usual)
 
 
@@ -55,9 +55,9 @@ def test_what_the_process_has_chosen_itself_counts():
     interval = SwitchInterval()
     sys.setswitchinterval(0.02)
     for _ in range(CALLS_A_LEVEL):
-        interval.begin()
+        interval.count(1)
     assert sys.getswitchinterval() == pytest.approx(0.02)
-    interval.end(CALLS_A_LEVEL)
+    interval.count(-CALLS_A_LEVEL)
     assert sys.getswitchinterval() == pytest.approx(0.02)
 
 
@@ -66,16 +66,16 @@ def test_no_call_is_lost_when_loops_on_several_threads_count(usual):
 
     def count(_):
         for _ in range(2_000):
-            interval.begin()
-            interval.end(1)
+            interval.count(1)
+            interval.count(-1)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(count, range(8)))
     for _ in range(CALLS_A_LEVEL - 1):
-        interval.begin()
+        interval.count(1)
     assert sys.getswitchinterval() == pytest.approx(usual)
-    interval.begin()
-    interval.end(CALLS_A_LEVEL)
+    interval.count(1)
+    interval.count(-CALLS_A_LEVEL)
 
 
 class Recorder:
@@ -84,11 +84,11 @@ class Recorder:
     def __init__(self):
         self.begun = self.ended = 0
 
-    def begin(self):
-        self.begun += 1
-
-    def end(self, calls):
-        self.ended += calls
+    def count(self, calls):
+        if calls > 0:
+            self.begun += calls
+        else:
+            self.ended -= calls
 
 
 @pytest.mark.parametrize(("kind", "cls"), [("thread", Plain), ("loop", AsyncPlain)])

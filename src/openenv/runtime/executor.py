@@ -48,8 +48,8 @@ class Executor(Protocol):
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         """Runs one operation."""
 
-    def cancel(self) -> bool:
-        """Stops the running operation. False: it cannot be stopped. `done` is called anyway, for True soon."""
+    def cancel(self) -> None:
+        """Stops the running operation, if it can be stopped (`stoppable`): then `done` is called soon."""
 
     def close(self, done: Done) -> None:
         """Closes the environment and frees the resources of the executor. Make no further calls."""

@@ -200,8 +200,8 @@ class InlineExecutor:
         else:
             done(result, None)
 
-    def cancel(self) -> bool:
-        return True  # no operation is running whenever this can be called
+    def cancel(self) -> None:
+        """No operation is running whenever this can be called."""
 
     def close(self, done: Done) -> None:
         def called(ending: Coroutine[Any, Any, None] | None, error: BaseException | None) -> None:
@@ -268,11 +268,10 @@ class LoopExecutor:
         """Whether a helper constructs or closes its environment now."""
         return self._helped is not None and self._helped[0].running()
 
-    def cancel(self) -> bool:
+    def cancel(self) -> None:
         if self._helped is not None and self._helped[0].cancel():  # it was waiting for a helper thread
             self._mailbox.post(self._helped[1], None, asyncio.CancelledError())
         self._task.cancel()
-        return True
 
     def close(self, done: Done) -> None:
         def called(ending: Coroutine[Any, Any, None] | None, error: BaseException | None) -> None:
@@ -296,7 +295,7 @@ class LoopExecutor:
             self._helped = None  # breaks a reference cycle
             done(result, error)
 
-        self._mailbox.switch_interval.begin()
+        self._mailbox.switch_interval.count(1)
         try:
             helpers = self._helpers()
         except RuntimeError as trouble:  # the system cannot start another thread

@@ -292,7 +292,8 @@ class Session:
         if self._tap is not None:
             self._tap.ended(None, errors.Cancelled("the call was cancelled by its client"))
         if self._held_back is None:
-            return self.executor.cancel()
+            self.executor.cancel()
+            return self.executor.stoppable
         gate, waiting, self._held_back = self._gate, self._held_back, None
         assert gate is not None
         gate.withdraw(waiting)
@@ -344,7 +345,8 @@ class Session:
         if self.executor is None:  # it still waits for a slot
             self._closed(None, None)
         elif state is _EXECUTING:
-            if not self.executor.cancel():
+            self.executor.cancel()
+            if not self.executor.stoppable:
                 self._leave_gate_early()
         elif state is _LIVE or state is _DETACHED:
             self.executor.close(self._closed)

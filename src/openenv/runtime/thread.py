@@ -60,7 +60,7 @@ class Mailbox:
                 taken += 1
                 done(result, error)
         finally:
-            self.switch_interval.end(taken)
+            self.switch_interval.count(-taken)
             if letters:  # a callback raised: call the others nevertheless
                 self._ring()
 
@@ -103,11 +103,11 @@ class ThreadExecutor:
         self.submit(self._construct, factory, done)
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
-        self._mailbox.switch_interval.begin()
+        self._mailbox.switch_interval.count(1)
         self._inbox.put((operation, argument, done))
 
-    def cancel(self) -> bool:
-        return False  # a thread cannot be stopped from outside
+    def cancel(self) -> None:
+        """Does nothing: a thread cannot be stopped from outside."""
 
     def close(self, done: Done) -> None:
         if self._started and (self._runner is not None or has_close(self._environment)):

@@ -201,7 +201,8 @@ async def test_a_call_that_never_returns_is_stopped(how, tmp_path):
         else:
             call = asyncio.ensure_future(patient.step(do=how))
             await asyncio.sleep(0)
-        assert patient.executor.cancel() is True
+        assert patient.executor.stoppable
+        patient.executor.cancel()
         _, error = await call
         assert type(error) is ResetRequired
         assert "reset()" in error.message
@@ -226,7 +227,8 @@ async def test_an_environment_may_tidy_up_when_it_is_stopped(tmp_path, monkeypat
 async def test_cancelling_nothing_harms_nothing():
     async with patient_of() as patient:
         pid = await patient.pid()
-        assert patient.executor.cancel() is True
+        assert patient.executor.stoppable
+        patient.executor.cancel()
         assert await patient.pid() == pid
 
 

@@ -138,19 +138,6 @@ _HINTS = {
 }
 
 
-def _operation() -> Operation:
-    """A placeholder for an operation of a profile. The executor maps it to the verb of the request."""
-
-    def elsewhere(environment: Any, argument: Any) -> Any:
-        raise AssertionError("this environment is in another process")
-
-    return elsewhere
-
-
-_RESET, _STEP, _STEP_WITH, _STATE = _operation(), _operation(), _operation(), _operation()
-_VERBS = {_RESET: Verb.RESET, _STEP: Verb.STEP, _STEP_WITH: Verb.STEP_WITH, _STATE: Verb.STATE}
-
-
 class ProcessExecutor:
     """Runs an environment in a process of the pool; after the end of that process, in another one.
 
@@ -186,10 +173,10 @@ class ProcessExecutor:
             profile = EnvironmentProfile(
                 name=result.name,
                 execution=Execution.PROCESS,
-                reset=_RESET,
-                step=_STEP,
-                step_with=_STEP_WITH,
-                state=_STATE,
+                reset=Verb.RESET,
+                step=Verb.STEP,
+                step_with=Verb.STEP_WITH,
+                state=Verb.STATE,
                 concurrent=True,
                 seedable=result.seedable,
             )
@@ -204,34 +191,32 @@ class ProcessExecutor:
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         handle = self._handle
         if handle is None:
-            if operation is _RESET:
-                self._make_and(lambda: self.submit(_RESET, argument, done), done)
+            if operation is Verb.RESET:
+                self._make_and(lambda: self.submit(Verb.RESET, argument, done), done)
             elif operation is load:
                 self._load(argument, done)
             else:
                 ended = ResetRequired("the environment's process has ended: reset() starts a new one")
                 done(None, self._failure or ended)
             return
-        verb = _VERBS.get(operation)
-        if verb is None and (operation is save or operation is load):
+        if operation is save or operation is load:
             self._save(handle, done) if operation is save else self._load(argument, done)
             return
         try:
-            if verb is None:
-                frame = encode_request(Verb.CALL, (operation, argument))
+            if type(operation) is Verb:
+                frame = encode_request(operation, argument)
             else:
-                frame = encode_request(verb, argument)
+                frame = encode_request(Verb.CALL, (operation, argument))
         except OpenEnvError as error:
             done(None, error)
             return
         self._done = done
         handle.send(frame)
 
-    def cancel(self) -> bool:
+    def cancel(self) -> None:
         if self._handle is not None and self._done is not None:
             self._stopped = True
             self._handle.end("its call was stopped", GRACE_S)
-        return True
 
     def close(self, done: Done) -> None:
         handle = self._handle

@@ -130,7 +130,7 @@ _codec = codec_of("openenv.v2.msgpack")
 
 
 class Verb(IntEnum):
-    """The requests to the process."""
+    """The requests to the process. Those that a profile has are operations, which only the process can execute."""
 
     MAKE = 0
     RESET = 1
@@ -142,6 +142,9 @@ class Verb(IntEnum):
     SAVE = 7
     LOAD = 8
     FORK = 9
+
+    def __call__(self, environment: Any, argument: Any) -> Any:
+        raise AssertionError("this environment is in another process")
 
 
 class MadeEnvironment(msgspec.Struct):
