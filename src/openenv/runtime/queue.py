@@ -43,10 +43,9 @@ class WaitQueue:
     def __init__(self) -> None:
         self._lines: dict[int, dict[str, QueuedSession]] = {}
         self.aside_keys: set[int] = set()
-        self._length = 0
 
     def __len__(self) -> int:
-        return self._length
+        return sum(map(len, self._lines.values()))
 
     def __iter__(self) -> Iterator[Session]:
         for line in self._lines.values():
@@ -61,11 +60,7 @@ class WaitQueue:
     @property
     def first(self) -> QueuedSession | None:
         """The next newcomer."""
-        heads = [
-            next(iter(line.values()))
-            for holder, line in self._lines.items()
-            if line and holder not in self.aside_keys
-        ]
+        heads = [next(iter(line.values())) for holder, line in self._lines.items() if holder not in self.aside_keys]
         return min(heads, key=lambda newcomer: newcomer.since_ns, default=None)
 
     def find(self, session_id: str) -> Session | None:
@@ -77,7 +72,6 @@ class WaitQueue:
     def add(self, newcomer: QueuedSession) -> None:
         session = newcomer.session
         self._lines.setdefault(session.holder, {})[session.id] = newcomer
-        self._length += 1
 
     def remove(self, session: Session) -> bool:
         """Removes a newcomer from its line. False: it does not wait."""
@@ -87,7 +81,6 @@ class WaitQueue:
             return False
         newcomer.timer.cancel()
         del line[session.id]
-        self._length -= 1
         if not line:
             del self._lines[session.holder]
             self.aside_keys.discard(session.holder)

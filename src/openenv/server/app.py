@@ -112,36 +112,6 @@ class ControlRoute(APIRoute):
         return super().matches(scope)
 
 
-def register(app: FastAPI) -> None:
-    """Adds every route, the WebSocket endpoints, the error handlers and the authentication to an app."""
-    server: EnvironmentServer = app.state.openenv
-    has_page = server.settings.web_interface and not server.authenticator.production
-    for route in (*ROUTES, *WEB_ROUTES) if has_page else ROUTES:
-        app.router.add_api_route(
-            # The literal name: a pattern would shadow routes that the app's owner adds under other names.
-            route.path.replace("{environment}", server.env_name),
-            route.endpoint,
-            methods=[route.method],
-            response_model=route.response_model,
-            response_class=route.response_class,
-            tags=[route.tag],
-            include_in_schema=not (route.control and server.authenticator.production),
-            openapi_extra=_NAMES_SESSION if route.path.endswith(_OF_SESSIONS) else None,
-            route_class_override=ControlRoute if route.control else None,
-        )
-    app.router.default = http.task_route_fallback(app.router.default, server.env_name)
-    app.add_api_websocket_route(ENVIRONMENT_PATH, environment_socket)
-    app.add_api_websocket_route(mcp.MCP_PATH, mcp.socket)
-    if has_page:
-        for path, endpoint in PAGE_ROUTES.items():
-            app.router.add_api_route(
-                path, endpoint, methods=["GET", "HEAD"], response_class=HTMLResponse, include_in_schema=False
-            )
-        app.add_api_websocket_route(SOCKET_PATH, episode_socket)
-        app.router.default = files.RootRedirect(app.router.default)
-    protect(app, server)
-
-
 def protect(app: FastAPI, server: EnvironmentServer) -> None:
     """Installs the error handlers of an app, and authentication in front of every route."""
     install_error_handlers(app)
@@ -211,7 +181,31 @@ class HTTPEnvServer(EnvironmentServer):
             self.authenticator.production = is_production(mode)
             set_mode(self.manager.maker.factory, mode)
         app.state.openenv = self
-        register(app)
+        has_page = self.settings.web_interface and not self.authenticator.production
+        for route in (*ROUTES, *WEB_ROUTES) if has_page else ROUTES:
+            app.router.add_api_route(
+                # The literal name: a pattern would shadow routes that the app's owner adds under other names.
+                route.path.replace("{environment}", self.env_name),
+                route.endpoint,
+                methods=[route.method],
+                response_model=route.response_model,
+                response_class=route.response_class,
+                tags=[route.tag],
+                include_in_schema=not (route.control and self.authenticator.production),
+                openapi_extra=_NAMES_SESSION if route.path.endswith(_OF_SESSIONS) else None,
+                route_class_override=ControlRoute if route.control else None,
+            )
+        app.router.default = http.task_route_fallback(app.router.default, self.env_name)
+        app.add_api_websocket_route(ENVIRONMENT_PATH, environment_socket)
+        app.add_api_websocket_route(mcp.MCP_PATH, mcp.socket)
+        if has_page:
+            for path, endpoint in PAGE_ROUTES.items():
+                app.router.add_api_route(
+                    path, endpoint, methods=["GET", "HEAD"], response_class=HTMLResponse, include_in_schema=False
+                )
+            app.add_api_websocket_route(SOCKET_PATH, episode_socket)
+            app.router.default = files.RootRedirect(app.router.default)
+        protect(app, self)
         install_lifespan(app, self)
 
 

@@ -413,11 +413,6 @@ def header_fields(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return fields
 
 
-def without_key_offers(offers: Iterable[str]) -> list[str]:
-    """The offered subprotocols without the key, so that the app neither sees it nor sends it back."""
-    return [offer for offer in offers if not offer.strip().startswith(KEY_OFFER)]
-
-
 def is_production(mode: str) -> bool:
     """Whether a mode (in upper or lower case) is production. Raises `InvalidArgument` for an unknown mode."""
     if mode.lower() not in set(ServerMode):

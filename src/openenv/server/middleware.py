@@ -21,7 +21,7 @@ from .. import errors
 from ..errors import OpenEnvError
 from ..protocol.errors import MOST_FAULTS, error_facts, too_many_faults
 from ..telemetry.metrics import METER
-from .auth import HANDSHAKE, Principal, RequestHead, Right, allows, header_fields, without_key_offers
+from .auth import HANDSHAKE, KEY_OFFER, Principal, RequestHead, Right, allows, header_fields
 
 if TYPE_CHECKING:
     from .server import EnvironmentServer
@@ -287,7 +287,9 @@ def _admit(scope: MutableMapping[str, Any], server: EnvironmentServer) -> Reques
     head = request_head(scope)
     scope[_PRINCIPAL] = server.authenticator.admit(head)
     if _OFFERS in head.fields:
-        offers = without_key_offers(head.fields[_OFFERS].decode("latin-1").split(","))
+        offers = head.fields[_OFFERS].decode("latin-1").split(",")
+        # Without the key, so that the app neither sees it nor sends it back.
+        offers = [offer for offer in offers if not offer.strip().startswith(KEY_OFFER)]
         headers = [(name, value) for name, value in scope["headers"] if name.lower() != _OFFERS]
         if offers:
             headers.append((_OFFERS, ",".join(offers).encode("latin-1")))

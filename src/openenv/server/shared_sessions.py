@@ -72,10 +72,9 @@ class SharedSession(CallQueue[PendingCall]):
     lives: list[LastSeen] = field(default_factory=list)
     on_lost: list[Callable[[OpenEnvError], None]] = field(default_factory=list)
     page: Any = None
-    _holder: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.id, self._holder = self.session.id, self.session.holder
+        self.id = self.session.id
         self.token = secrets.token_urlsafe(16)
 
     async def call(
@@ -211,7 +210,7 @@ class SharedSession(CallQueue[PendingCall]):
         """Whether a client may use it: it needs the key that opened it, or its token."""
         if token is not None:
             return secrets.compare_digest(self.token.encode(), token.encode("utf-8", "replace"))
-        return principal.holder == self._holder
+        return principal.holder == self.session.holder
 
     def renew(self) -> None:
         """A connection was attached or detached: a session with an attached connection is not idle."""

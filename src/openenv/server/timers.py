@@ -24,8 +24,7 @@ class Deadlines:
     """
 
     def __init__(self) -> None:
-        self._slots: dict[int, set[V2Session]] = {}
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._slots: dict[int, tuple[set[V2Session], asyncio.TimerHandle]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def watch(self, watched: V2Session, due: float) -> None:
@@ -40,37 +39,32 @@ class Deadlines:
             self.close()
             self._loop = loop
         watched.slot = slot
-        waiting = self._slots.get(slot)
-        if waiting is None:
-            waiting = self._slots[slot] = set()
+        if slot not in self._slots:
             delay = slot * SLOT_S - time.monotonic()
-            self._timers[slot] = loop.call_later(max(0.0, delay), self._fire, slot)
-        waiting.add(watched)
+            self._slots[slot] = set(), loop.call_later(max(0.0, delay), self._fire, slot)
+        self._slots[slot][0].add(watched)
 
     def forget(self, watched: V2Session) -> None:
         """Stops watching the session."""
         slot, watched.slot = watched.slot, 0
-        waiting = self._slots.get(slot)
-        if waiting is None:
+        if slot not in self._slots:
             return
+        waiting, timer = self._slots[slot]
         waiting.discard(watched)
         if not waiting:
             del self._slots[slot]
-            self._timers.pop(slot).cancel()
+            timer.cancel()
 
     def close(self) -> None:
         """Stops watching all sessions."""
-        for timer in self._timers.values():
+        for waiting, timer in self._slots.values():
             timer.cancel()
-        for waiting in self._slots.values():
             for watched in waiting:
                 watched.slot = 0
-        self._timers.clear()
         self._slots.clear()
 
     def _fire(self, slot: int) -> None:
-        del self._timers[slot]
-        waiting = self._slots.pop(slot)
+        waiting, _ = self._slots.pop(slot)
         for watched in waiting:
             watched.slot = 0
         now = time.monotonic()

@@ -224,7 +224,6 @@ class PageEpisode:
     _id: str | None = field(default=None, init=False)
     _observation: dict[str, Any] | None = field(default=None, init=False)
     _logs: deque[tuple[ActionLog, int]] = field(default_factory=deque, init=False)
-    _bytes: int = field(default=0, init=False)
     _is_reset: bool = field(default=True, init=False)
 
     @classmethod
@@ -251,7 +250,7 @@ class PageEpisode:
 
         def begun(encoded: dict[str, Any], size: int) -> None:
             self._logs.clear()
-            self._bytes = self.steps = 0
+            self.steps = 0
             self._is_reset = True
 
         def encode(session: Session, observation: Any) -> bytes:
@@ -321,9 +320,9 @@ class PageEpisode:
             step_count=self.steps,
         )
         self._logs.append((log, size + weight))
-        self._bytes += size + weight
-        while len(self._logs) > 1 and (len(self._logs) > self.most_logs or self._bytes > self.most_bytes):
-            self._bytes -= self._logs.popleft()[1]
+        total = sum(size for _, size in self._logs)
+        while len(self._logs) > 1 and (len(self._logs) > self.most_logs or total > self.most_bytes):
+            total -= self._logs.popleft()[1]
 
 
 def _plain(action: Any) -> tuple[dict[str, Any], int]:

@@ -11,7 +11,6 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Coroutine
 from types import FrameType
 from typing import Any, cast
 
@@ -21,7 +20,7 @@ from ..._tuning import raise_file_limit
 from ..proxy import ARRIVAL, PROXY, ForwardingInfo, read_proxy_line
 from ..transports.uvicorn import FastPath, HTTPProtocol
 from . import pipe
-from .pipe import KEY_BYTES, MessageKind, Pipe, PipeMessage
+from .pipe import KEY_BYTES, MessageKind, Pipe
 from .process import GROUP_SIGNALS, ignore_signal
 from .serving import DrainingServer
 from .table import BEAT, KEY, SharedMetrics, SharedSlots, WorkerLoad, WorkerTable
@@ -176,7 +175,6 @@ class Worker(DrainingServer):
 
     def __init__(self, config: WorkerConfig, membership: Membership, name: str, beat_s: float, handshake_s: float):
         super().__init__(config, grace_s=0.0)
-        self._config = config
         self._member = membership
         self._pipe = membership.pipe
         self._name = name
@@ -234,12 +232,7 @@ class Worker(DrainingServer):
             self._loop.remove_writer(self._pipe.fileno())
             logger.warning("the parent process has ended: this worker ends too")
             self.drain(0.0, pipe.ORPHAN_RUNNING_S)
-        else:
-            self._heed(message)
-
-    def _heed(self, message: PipeMessage) -> None:
-        """Handles the rare messages."""
-        if message.kind is MessageKind.FREE:
+        elif message.kind is MessageKind.FREE:
             if self._slots is not None and self._slots.on_free is not None:
                 self._slots.on_free()
         elif message.kind is MessageKind.RETIRE:
@@ -259,7 +252,9 @@ class Worker(DrainingServer):
 
     def _take_in(self, sockets: list[int], count: int, first: bytes) -> None:
         for descriptor in sockets:
-            self._keep(self._connect(socket.socket(fileno=descriptor), first))
+            task = self._loop.create_task(self._connect(socket.socket(fileno=descriptor), first))
+            self._opening.add(task)  # the event loop has only a weak reference to it
+            task.add_done_callback(self._opening.discard)
         missing = count - len(sockets)
         if missing:
             logger.error("%d connections were lost: this process can open no more files (ulimit -n)", missing)
@@ -267,20 +262,14 @@ class Worker(DrainingServer):
                 self._member.load.closed()
                 self._member.load.note_decision()
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine as a task and keeps a reference to it, because the event loop has only a weak one."""
-        task = self._loop.create_task(work)
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
-
     async def _connect(self, connection: socket.socket, first: bytes) -> None:
         try:
             connection.setblocking(False)
             # The bytes that another worker has read are not TLS, or already decrypted.
-            secured = None if first else self._config.ssl
+            secured = None if first else self.config.ssl
             await self._loop.connect_accepted_socket(
                 lambda: WorkerHTTPProtocol(
-                    config=self._config,
+                    config=self.config,
                     server_state=self.server_state,
                     app_state=self.lifespan.state,
                     _loop=self._loop,
