@@ -14,7 +14,7 @@ option wins over its variable. This page is printed by `scripts/settings_table.p
 
 
 CLIENT_HEAD = """
-A client reads these when it is made; an argument of `EnvClient` wins over its variable.
+A client reads these when it is created; an argument of `EnvClient` wins over its variable.
 
 | setting | environment variable | default | what it does |
 |---|---|---|---|"""

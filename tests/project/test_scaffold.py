@@ -249,7 +249,7 @@ def test_the_command_makes_it_and_says_what_comes_next(
     monkeypatch.chdir(tmp_path)
     code, out, err = init("word_hunt")
     assert (code, err) == (0, "")
-    assert out.startswith("word_hunt is made (basic, 13 files). Next:\n")
+    assert out.startswith("Created word_hunt (basic, 13 files). Next:\n")
     assert [line.split("  ")[1] for line in out.splitlines()[1:]] == [
         "cd word_hunt",
         "openenv serve .",

@@ -72,6 +72,6 @@ def init(name: str, template: str, output_dir: Path, as_json: bool) -> None:
         }
         print_json(made)
         return
-    click.echo(f"{click.style(str(where), bold=True)} is made ({template}, {len(files)} files). Next:")
+    click.echo(f"Created {click.style(str(where), bold=True)} ({template}, {len(files)} files). Next:")
     for command, what in steps.items():
         click.echo(f"  {command:<{max(map(len, steps))}}  {what}")

@@ -81,12 +81,11 @@ _UNBUILT = """<!doctype html>
 <style>body{font:16px/1.5 system-ui,sans-serif;max-width:42rem;margin:3rem auto;padding:0 1rem}
 pre{background:#8882;padding:.75rem;overflow:auto}</style>
 <h1>The page is not built</h1>
-<p>This server works. The page that belongs here is missing from this installation: it is made of the folder
-<code>web/</code> by a tool of its own. In a checkout of the source, with npm:</p>
-<pre>make web</pre>
-<p>then load this page again. A wheel has it already:</p>
+<p>The server works, but this installation lacks its page. Wheels contain the page:</p>
 <pre>pip install --force-reinstall openenv</pre>
-<p>Everything can be done without it: <a href="docs">the routes of this server</a>.</p>
+<p>In a checkout of the source, npm builds it from the folder <code>web/</code>; then load this page again:</p>
+<pre>make web</pre>
+<p>You need no page to use the server: see <a href="docs">its routes</a>.</p>
 </html>
 """
 
