@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
+from pydantic import create_model
 
 from ..environment import Environment
 from ..errors import InvalidAction
@@ -88,7 +89,9 @@ def _eight_bits(frame: NDArray[Any]) -> NDArray[np.uint8]:
 def served_class(
     name: str,
     base: type[Any],
-    models: tuple[Any, Any, Any],
+    models: tuple[type[Any], type[Any], type[Any]],
+    action: dict[str, Any],
+    observation: dict[str, Any],
     reference: tuple[Callable[..., Any], str, dict[str, Any]],
     **members: Any,
 ) -> Any:
@@ -97,12 +100,17 @@ def served_class(
     Args:
         name: Name of the class.
         base: Its base class.
-        models: Its action, observation and state classes.
+        models: The base classes of its actions and observations, and its state class.
+        action: The types of the fields of its actions, as for pydantic's `create_model`.
+        observation: The types of the fields of its observations.
         reference: The function that makes the class, its argument and its keyword arguments. Another process makes
             the class and its action from them, since no module has them (`openenv.runtime.process`).
         members: Further attributes of the class.
     """
-    action_cls, observation_cls, _ = models
+    action_cls, observation_cls = (
+        create_model(f"{name}_{kind}", __base__=model, __module__=base.__module__, **fields)
+        for kind, model, fields in (("Action", models[0], action), ("Observation", models[1], observation))
+    )
     action_cls.__reference__ = (_remake_action, *reference)
     return type(
         name,
@@ -110,7 +118,7 @@ def served_class(
         {
             "__module__": base.__module__,
             # The type arguments, where a class statement would put them (PEP 560).
-            "__orig_bases__": (GenericAlias(Environment, models),),
+            "__orig_bases__": (GenericAlias(Environment, (action_cls, observation_cls, models[2])),),
             "action_cls": action_cls,
             "observation_cls": observation_cls,
             "__reference__": (_remake, *reference),

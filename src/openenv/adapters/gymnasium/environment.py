@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 from uuid import uuid4
 
 import gymnasium
-from pydantic import Field, create_model
+from pydantic import Field
 
 from ...environment import Environment
 from ...errors import ResetRequired, UsageError
@@ -203,18 +203,6 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
         actions, observations = codec_of(env.action_space), codec_of(env.observation_space)
         name = re.sub(r"\W", "_", env_id.rpartition(":")[2], flags=re.ASCII)
         name = name if name[:1].isalpha() else f"Gymnasium_{name}"
-        observation_cls = create_model(
-            f"{name}_Observation",
-            __base__=GymnasiumObservation,
-            __module__=__name__,
-            observation=(observations.type, field_of(env.observation_space)),
-        )
-        action_cls = create_model(
-            f"{name}_Action",
-            __base__=GymnasiumAction,
-            __module__=__name__,
-            action=(actions.type, field_of(env.action_space)),
-        )
         documentation = inspect.getdoc(type(env.unwrapped)) or ""
         # Gymnasium's documentation starts with a heading, which repeats the name.
         paragraphs = [part for part in documentation.split("\n\n") if part.strip() and not part.startswith("#")]
@@ -224,14 +212,16 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
         made: type[GymnasiumEnvironment] = served_class(
             name,
             GymnasiumEnvironment,
-            (action_cls, observation_cls, GymnasiumState),
+            (GymnasiumAction, GymnasiumObservation, GymnasiumState),
+            {"action": (actions.type, field_of(env.action_space))},
+            {"observation": (observations.type, field_of(env.observation_space))},
             (gymnasium_environment, env_id, kwargs),
             __doc__=f"{env_id}: {summary}",
             env_id=env_id,
             arguments=arguments,
             _action_codec=actions,
             _observation_codec=observations,
-            _observation_fields=set(observation_cls.model_fields),
+            _observation_fields=set(GymnasiumObservation.model_fields),
             execution="inline" if quick else None,
         )
         return made

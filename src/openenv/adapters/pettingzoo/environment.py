@@ -14,7 +14,7 @@ from uuid import uuid4
 import numpy as np
 from gymnasium import Space, spaces
 from pettingzoo.utils.env import AECEnv, ParallelEnv
-from pydantic import Field, create_model
+from pydantic import Field
 
 from ...environment import Environment
 from ...errors import InvalidAction, ResetRequired, UsageError
@@ -373,25 +373,15 @@ def _class(
     action_codecs = {name: codec_of(space) for name, space in actions.items()}
     observation_codecs = {name: codec_of(space) for name, space in observations.items()}
     name = re.sub(r"\W", "_", module.rpartition(".")[2])
-    action_cls = create_model(
-        f"{name}_Action",
-        __base__=PettingZooAction,
-        __module__=__name__,
-        actions=(by_agent("Actions", actions, action_codecs), ...),
-    )
-    observation_cls = create_model(
-        f"{name}_Observation",
-        __base__=PettingZooObservation,
-        __module__=__name__,
-        observations=(by_agent("Observations", observations, observation_codecs), ...),
-    )
     documentation = inspect.cleandoc(vars(type(env.unwrapped)).get("__doc__") or "")
     summary = " ".join(documentation.split("\n\n")[0].split()) or "An environment of PettingZoo."
     how = "act side by side" if isinstance(game, ParallelGame) else "take turns"
     made: type[PettingZooEnvironment] = served_class(
         name,
         PettingZooEnvironment,
-        (action_cls, observation_cls, PettingZooState),
+        (PettingZooAction, PettingZooObservation, PettingZooState),
+        {"actions": (by_agent("Actions", actions, action_codecs), ...)},
+        {"observations": (by_agent("Observations", observations, observation_codecs), ...)},
         (pettingzoo_environment, module, kwargs),
         __doc__=f"{module}: {summary} Its agents {how}.",
         module=module,
