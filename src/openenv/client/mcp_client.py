@@ -169,9 +169,6 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         super()._begin()
         self._tools_cache: list[Tool] | None = None
 
-    def _copied(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._copied().items() if name != "_tools_cache"}
-
     def _parse_result(self, payload: dict[str, Any]) -> StepResult[Any]:
         result = parse_observation(None, payload)
         fields = {**result.observation, "reward": result.reward, "done": result.done}
