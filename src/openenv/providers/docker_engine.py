@@ -198,10 +198,30 @@ ProgressCallback = Callable[[PullProgress], object]
 
 
 @dataclass(slots=True)
-class _PulledLayer:
-    received: int = 0
+class ImageLayer:
+    """One layer of an image that is pulled or pushed.
+
+    Attributes:
+        moved: Bytes that were received or sent so far.
+        total: Bytes of the layer, as far as known.
+        done: Whether it is complete at its destination.
+        there: Whether its destination had it already.
+    """
+
+    moved: int = 0
     total: int = 0
     done: bool = False
+    there: bool = False
+
+    def note(self, event: Mapping[str, Any], moving: str, done: bool) -> None:
+        """Handles one message of the engine; the status `moving` comes with the number of bytes."""
+        self.done = self.done or done
+        if event.get("status") == moving:
+            sizes = event.get("progressDetail") or {}
+            self.moved = int(sizes.get("current") or 0)
+            self.total = max(int(sizes.get("total") or 0), self.moved)
+        elif self.done:
+            self.moved = self.total
 
 
 @dataclass
@@ -213,7 +233,7 @@ class _Pull:
     platform: str | None
     report: ProgressCallback | None
     secrets: list[str]
-    layers: dict[str, _PulledLayer] = field(default_factory=dict)
+    layers: dict[str, ImageLayer] = field(default_factory=dict)
     over: bool = False
     reported: float = 0.0
     logged: float = 0.0
@@ -249,14 +269,7 @@ class _Pull:
         name, status = event.get("id"), str(event.get("status", ""))
         if name is None or status.startswith(("Pulling from", "Digest", "Status")):
             return
-        layer = self.layers.setdefault(name, _PulledLayer())
-        layer.done = layer.done or status in _DONE
-        if status == "Downloading":
-            sizes = event.get("progressDetail") or {}
-            layer.received = int(sizes.get("current") or 0)
-            layer.total = max(int(sizes.get("total") or 0), layer.received)
-        elif layer.done:
-            layer.received = layer.total
+        self.layers.setdefault(name, ImageLayer()).note(event, "Downloading", status in _DONE)
 
     def _tell(self, finished: bool) -> None:
         now = time.monotonic()
@@ -266,7 +279,7 @@ class _Pull:
             return
         layers = self.layers.values()
         done = sum(layer.done for layer in layers)
-        received, total = sum(layer.received for layer in layers), sum(layer.total for layer in layers)
+        received, total = sum(layer.moved for layer in layers), sum(layer.total for layer in layers)
         progress = PullProgress(self.image, len(layers), done, received, total, finished)
         if to_log:
             self.logged = now

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...providers.docker_engine import ImageLayer
 from ...providers.redaction import redact
 from ..dockerfile import Dockerfile
 
@@ -237,14 +238,6 @@ class PushProgress:
     total: int = 0
 
 
-@dataclass(slots=True)
-class _PushedLayer:
-    sent: int = 0
-    total: int = 0
-    done: bool = False
-    there: bool = False
-
-
 class ImageUpload:
     """The push of one image.
 
@@ -256,7 +249,7 @@ class ImageUpload:
     def __init__(self) -> None:
         self.digest: str | None = None
         self.failure: str | None = None
-        self._layers: dict[str, _PushedLayer] = {}
+        self._layers: dict[str, ImageLayer] = {}
 
     def note(self, event: Mapping[str, Any]) -> None:
         """Handles one message of the engine."""
@@ -268,15 +261,9 @@ class ImageUpload:
         self.digest = aux.get("Digest") or (said[1] if said is not None else self.digest)
         if event.get("id") is None or said is not None or status.startswith("The push refers"):
             return
-        layer = self._layers.setdefault(event["id"], _PushedLayer())
+        layer = self._layers.setdefault(event["id"], ImageLayer())
         layer.there = layer.there or status.startswith(_PRESENT)
-        layer.done = layer.done or layer.there or status == "Pushed"
-        if status == "Pushing":
-            sizes = event.get("progressDetail") or {}
-            layer.sent = int(sizes.get("current") or 0)
-            layer.total = max(int(sizes.get("total") or 0), layer.sent)
-        elif layer.done:
-            layer.sent = layer.total
+        layer.note(event, "Pushing", layer.there or status == "Pushed")
 
     @property
     def progress(self) -> PushProgress:
@@ -286,6 +273,6 @@ class ImageUpload:
             layers=len(layers),
             done=sum(layer.done for layer in layers),
             there=sum(layer.there for layer in layers),
-            sent=sum(layer.sent for layer in layers),
+            sent=sum(layer.moved for layer in layers),
             total=sum(layer.total for layer in layers),
         )
