@@ -23,7 +23,7 @@ class Slow:
     """Takes changes when the test lets it."""
 
     end: str | None = None
-    admin = ("127.0.0.1", 1)
+    admin_url = "http://127.0.0.1:1"
     port = 1
 
     def __init__(self, *_: Any) -> None:

@@ -86,7 +86,7 @@ class Gateway(StoppedOnExit):
         Raises:
             ProviderFailed: It does not run.
         """
-        self._admin()
+        _ = self.admin_url  # raises if it does not run
         everywhere = ipaddress.ip_address(self.topology.host).is_unspecified
         here = "::1" if ":" in self.topology.host else "127.0.0.1"
         shown = self.topology.changed(host=here) if everywhere else self.topology
@@ -95,8 +95,9 @@ class Gateway(StoppedOnExit):
     @property
     def admin_url(self) -> str:
         """Address of Envoy's administration (`/clusters`, `/stats`), on loopback. Raises as `url` does."""
-        host, port = self._admin()
-        return f"http://{host}:{port}"
+        if self._envoy is None or self._envoy.admin_url is None:
+            raise ProviderFailed("the gateway does not run: use it in 'async with' or 'with', or call start()")
+        return self._envoy.admin_url
 
     @property
     def api_key(self) -> str | None:
@@ -207,11 +208,6 @@ class Gateway(StoppedOnExit):
                 if repr(fault) != trouble:
                     trouble = repr(fault)
                     logger.exception("the gateway keeps its backends")
-
-    def _admin(self) -> tuple[str, int]:
-        if self._envoy is None or self._envoy.admin is None:
-            raise ProviderFailed("the gateway does not run: use it in 'async with' or 'with', or call start()")
-        return self._envoy.admin
 
 
 def backends_of(deployment: Deployment) -> list[Backend]:

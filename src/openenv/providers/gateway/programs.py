@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import http.client
 import importlib
 import ipaddress
-import json
 import os
 import shutil
 import socket
@@ -15,12 +12,14 @@ import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path, PurePath
 from typing import Any
 
 from ..._asyncio import on_thread
+from ..._http import HttpReply, fetch
 from ..._tuning import raise_file_limit
-from ...errors import LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
+from ...errors import ConnectionLost, LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
 from ..process import Process, ProcessStart
 from ..redaction import with_tail
 from . import Topology, envoy, haproxy, nginx
@@ -42,12 +41,12 @@ class Envoy:
         threads: Number of its threads.
 
     Attributes:
-        admin: Address of its administration; None before it listens, and after its end.
+        admin_url: Address of its administration; None before it listens, and after its end.
         port: Port that it listens on; 0 before it listens.
     """
 
     def __init__(self, program: str | Path, threads: int):
-        self.admin: tuple[str, int] | None = None
+        self.admin_url: str | None = None
         self.port = 0
         self._program = str(program)
         self._threads = threads
@@ -101,7 +100,7 @@ class Envoy:
 
     async def stop(self) -> None:
         """Ends it and removes its files. May be called repeatedly, also during the start."""
-        self._over, self.admin = True, None
+        self._over, self.admin_url = True, None
         await self._run.stop()
         if self._folder is not None:
             self._folder.cleanup()
@@ -127,20 +126,19 @@ class Envoy:
 
     async def _listens(self, announced: Path) -> bool:
         """Whether it listens. It writes the address of its administration to a file."""
-        text = await on_thread(lambda: announced.read_text(encoding="ascii") if announced.exists() else "")
-        host, _, port = text.rpartition(":")
-        if not port:
+        address = await on_thread(lambda: announced.read_text(encoding="ascii") if announced.exists() else "")
+        if not address:
             return False
-        admin = host, int(port)
+        admin_url = f"http://{address}"
         try:
-            status, _ = await _ask(admin, "/ready")
-            _, body = await _ask(admin, "/listeners?format=json")
-        except OSError:
+            ready = await _ask(f"{admin_url}/ready")
+            listeners = await _ask(f"{admin_url}/listeners?format=json")
+        except ConnectionLost:
             return False
-        for listener in json.loads(body).get("listener_statuses", ()) if status == http.HTTPStatus.OK else ():
+        for listener in listeners.json().get("listener_statuses", ()) if ready.status == HTTPStatus.OK else ():
             if listener["name"] == envoy.LISTENER:
-                self.port, self.admin = listener["local_address"]["socket_address"]["port_value"], admin
-        return self.admin is not None and not self._over
+                self.port, self.admin_url = listener["local_address"]["socket_address"]["port_value"], admin_url
+        return self.admin_url is not None and not self._over
 
     async def silent(self) -> set[tuple[str, int]]:
         """Addresses of the backends that fail their health checks."""
@@ -149,13 +147,13 @@ class Envoy:
 
     async def _hosts(self) -> list[dict[str, Any]]:
         """The states of its backends, from its administration."""
-        if self.admin is None:
+        if self.admin_url is None:
             return []
         try:
-            _, body = await _ask(self.admin, "/clusters?format=json")
-        except OSError:
+            answer = await _ask(f"{self.admin_url}/clusters?format=json")
+        except ConnectionLost:
             return []
-        clusters: list[dict[str, Any]] = json.loads(body).get("cluster_statuses", [])
+        clusters: list[dict[str, Any]] = answer.json().get("cluster_statuses", [])
         ours = [cluster for cluster in clusters if cluster["name"] == envoy.CLUSTER]
         return [host for cluster in ours for host in cluster.get("host_statuses", ())]
 
@@ -233,17 +231,8 @@ def check_configuration(command: list[str], name: str) -> None:
         raise UsageError(f"{name} refuses the configuration of the gateway: {words}")
 
 
-async def _ask(admin: tuple[str, int], path: str) -> tuple[int, bytes]:
-    def get() -> tuple[int, bytes]:
-        with contextlib.closing(http.client.HTTPConnection(*admin, timeout=ANSWER_S)) as connection:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-
-    try:
-        return await on_thread(get)
-    except http.client.HTTPException as error:
-        raise ConnectionError(str(error)) from error
+async def _ask(url: str) -> HttpReply:
+    return await on_thread(lambda: fetch(url, {}, ANSWER_S))
 
 
 @dataclass(frozen=True, slots=True)
