@@ -411,15 +411,15 @@ def test_all_sandboxes_have_one_proxy_and_nothing_is_left_of_it(hub: Hub) -> Non
     (port,) = asyncio.run(several())
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://{port}")
-    assert asyncio.run(on_shared(_proxy())) is None
+    assert asyncio.run(on_shared(_listener())) is None
     started = [thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("hub")]
     for thread in started:
         thread.join(LIMIT_S)
     assert [thread.name for thread in started if thread.is_alive()] == []
 
 
-async def _proxy() -> Any:
-    return proxies._of_this_loop().proxy
+async def _listener() -> Any:
+    return proxies.proxy_of_this_loop()._listener
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from openenv.errors import NotReady, ProviderFailed
-from openenv.providers.sandbox.proxy import close_route
+from openenv.providers.sandbox.proxy import proxy_of_this_loop
 from openenv.providers.sandbox.relay import ProxyTimeouts
 
 from ..cli.certificates import certificate
@@ -283,7 +283,7 @@ async def test_closing_the_route_ends_all_that_is_open_and_the_proxy() -> None:
         async with client.stream("GET", f"{url}/stream") as answer:
             parts = answer.aiter_raw()
             await anext(parts)
-            await close_route(route)
+            await proxy_of_this_loop().remove(route)
             with pytest.raises(httpx.RemoteProtocolError):
                 await anext(parts)
         with pytest.raises(ConnectionClosed):
@@ -291,7 +291,7 @@ async def test_closing_the_route_ends_all_that_is_open_and_the_proxy() -> None:
         assert there.close_code == 1001
         with pytest.raises(httpx.ConnectError):
             await client.get(f"{url}/echo")
-        await close_route(route)
+        await proxy_of_this_loop().remove(route)
 
 
 async def test_a_sandbox_behind_tls_is_reached_if_its_certificate_is_known(

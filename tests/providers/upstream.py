@@ -17,7 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from openenv.errors import OpenEnvError
 from openenv.providers.sandbox.jobs import HubJob
-from openenv.providers.sandbox.proxy import close_route, open_route
+from openenv.providers.sandbox.proxy import proxy_of_this_loop
 from openenv.providers.sandbox.relay import ProxyTimeouts, SandboxRoute
 
 from ..cli.certificates import Certificate
@@ -167,9 +167,9 @@ async def behind_the_proxy(
     place = Place(f"{'http' if tls is None else 'https'}://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
     route = SandboxRoute("there", [KEY], cast(HubJob, place), patience or ProxyTimeouts(), shows_key=True)
     try:
-        yield await open_route(route), upstream, place, route
+        yield await proxy_of_this_loop().add(route), upstream, place, route
     finally:
-        await close_route(route)
+        await proxy_of_this_loop().remove(route)
         server.should_exit = server.force_exit = True
         upstream.go.set()
         await serving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets as random_secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...errors import MissingExtra, UsageError
@@ -14,19 +14,11 @@ from ..owner import DEPLOYMENT, OWNER, PROVIDER
 from ..redaction import KEYS, key_of, secrets_of
 from ..spec import CONTAINER_PORT, Capabilities, LaunchSpec
 from .jobs import HubJob, HubJobsApi
-from .proxy import close_route, open_route
+from .proxy import proxy_of_this_loop
 from .relay import ProxyTimeouts, SandboxRoute
 
 # Settings of the provider that a specification may override.
 _OPTIONS = frozenset({"flavor", "timeout", "secrets", "labels"})
-
-
-@dataclass(eq=False)
-class _Sandbox:
-    """The job of a server, and the proxy's route to it."""
-
-    job: HubJob
-    route: SandboxRoute
 
 
 class HFSandboxProvider(BlockingContainers, SingleServerProvider):
@@ -138,9 +130,9 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         # All keys of the server. Empty if it does not check keys.
         keys = [entry.rpartition(":")[2] for entry in entries if entry not in {"", "none"}]
         route = SandboxRoute(server.name, keys or [deployment.api_key], job, self._timeouts, shows_key=bool(keys))
-        server.handle = _Sandbox(job, route)
+        server.handle = route
         await job.begin(**wanted)
-        server.url = await open_route(route)
+        server.url = await proxy_of_this_loop().add(route)
 
     def _wanted(self, deployment: Deployment, port: int) -> dict[str, Any]:
         """Arguments of `huggingface_hub.run_job` for a server."""
@@ -168,21 +160,21 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         }
 
     async def stop_server(self, server: Server) -> None:
-        sandbox: _Sandbox | None = server.handle
-        if sandbox is not None:
-            await close_route(sandbox.route)
-            await sandbox.job.end()
+        route: SandboxRoute | None = server.handle
+        if route is not None:
+            await proxy_of_this_loop().remove(route)
+            await route.job.end()
 
     async def why_gone(self, server: Server) -> str | None:
-        sandbox: _Sandbox | None = server.handle
-        if sandbox is None:
+        route: SandboxRoute | None = server.handle
+        if route is None:
             return None
-        await sandbox.job.look()
-        return sandbox.job.gone
+        await route.job.look()
+        return route.job.gone
 
     async def read_log(self, server: Server, lines: int) -> str:
-        sandbox: _Sandbox | None = server.handle
-        return "" if sandbox is None else await sandbox.job.log(lines)
+        route: SandboxRoute | None = server.handle
+        return "" if route is None else await route.job.log(lines)
 
     async def find_leftovers(self) -> list[Leftover]:
         jobs = await self._hub.labelled({_plain(PROVIDER): type(self).__name__})

@@ -29,29 +29,20 @@ KEEP_ALIVE_S = 75
 BACKLOG = 2048
 
 
-async def open_route(route: SandboxRoute) -> str:
-    """Adds a route to this event loop's proxy, which the first route starts. Returns the route's base URL."""
-    shared = _of_this_loop()
-    async with shared.turn:
-        if shared.proxy is None:
-            shared.proxy = await Proxy.begin()
-        return shared.proxy.add(route)
-
-
-async def close_route(route: SandboxRoute) -> None:
-    """Removes a route and its connections. The last one ends the proxy. May be called repeatedly."""
-    shared = _of_this_loop()
-    async with shared.turn:
-        if shared.proxy is not None and shared.proxy.remove(route):
-            proxy, shared.proxy = shared.proxy, None
-            await proxy.end()
-
-
 class Proxy:
-    """A reverse proxy: an ASGI app that forwards requests, and its uvicorn server. Made by `begin`."""
+    """The reverse proxy of an event loop: an ASGI app that forwards requests, and its uvicorn server.
 
-    def __init__(self, client: httpx.AsyncClient):
-        self._client = client
+    The server runs while the proxy has routes.
+
+    Attributes:
+        loop: The event loop.
+    """
+
+    _client: httpx.AsyncClient
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self.loop = loop
+        self._changing = asyncio.Lock()
         self._routes: dict[str, SandboxRoute] = {}
         self._state = ServerState()
         # Without uvicorn's logging configuration, which would apply to the whole process.
@@ -72,41 +63,44 @@ class Proxy:
         self._listener: asyncio.Server | None = None
         self._port = 0
 
-    @classmethod
-    async def begin(cls) -> Proxy:
-        """Starts a proxy on a free port."""
+    async def add(self, route: SandboxRoute) -> str:
+        """Adds a route; the first one starts the server. Returns the base URL of the route."""
+        async with self._changing:
+            if self._listener is None:
+                await self.begin()
+            self._routes[route.name] = route
+        return f"http://{HOST}:{self._port}/{route.name}"
+
+    async def remove(self, route: SandboxRoute) -> None:
+        """Removes a route and its connections; the last one ends the server. May be called repeatedly."""
+        async with self._changing:
+            route.closed.set()
+            if self._routes.pop(route.name, None) is not None and not self._routes:
+                await self.end()
+
+    async def begin(self) -> None:
+        """Starts the server on a free port."""
         import httpx
 
         # The client adds no headers and stores no cookies. Callers decide on the number of connections.
         no_cookies = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
         limits = httpx.Limits(max_keepalive_connections=64)
-        client = httpx.AsyncClient(cookies=no_cookies, limits=limits, follow_redirects=False)
-        client.headers.clear()
-        proxy = cls(client)
+        self._client = httpx.AsyncClient(cookies=no_cookies, limits=limits, follow_redirects=False)
+        self._client.headers.clear()
         listener = socket.create_server((HOST, 0), backlog=BACKLOG)
-        proxy._port = listener.getsockname()[1]
-        proxy._listener = await asyncio.get_running_loop().create_server(
-            lambda: _Http(config=proxy._config, server_state=proxy._state, app_state={}),
+        self._port = listener.getsockname()[1]
+        self._listener = await self.loop.create_server(
+            lambda: _Http(config=self._config, server_state=self._state, app_state={}),
             sock=listener,
             backlog=BACKLOG,
         )
-        logger.debug("the proxy listens on port %d", proxy._port)
-        return proxy
-
-    def add(self, route: SandboxRoute) -> str:
-        """Adds a route; returns its base URL."""
-        self._routes[route.name] = route
-        return f"http://{HOST}:{self._port}/{route.name}"
-
-    def remove(self, route: SandboxRoute) -> bool:
-        """Removes a route; True if it was the last."""
-        route.closed.set()
-        return self._routes.pop(route.name, None) is not None and not self._routes
+        logger.debug("the proxy listens on port %d", self._port)
 
     async def end(self) -> None:
         """Ends the server and all of its connections."""
-        assert self._listener is not None
-        self._listener.close()
+        listener, self._listener = self._listener, None
+        assert listener is not None
+        listener.close()
         if self._state.tasks:
             await asyncio.wait(list(self._state.tasks), timeout=FAREWELL_S)
         for task in list(self._state.tasks):
@@ -126,7 +120,7 @@ class Proxy:
             key = route.admit(scope["headers"])
             place = f"/{rest}" + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
             request = route, key, place, scope, receive, send
-            relay = WebSocketRelay(*request) if scope["type"] == "websocket" else HttpRelay(self._client, *request)
+            relay = WebSocketRelay(*request) if websocket else HttpRelay(self._client, *request)
             await relay.run()
         except OpenEnvError as error:
             if websocket:
@@ -165,21 +159,13 @@ _quiet = logging.getLogger("openenv.providers.sandbox.connections")
 _quiet.setLevel(logging.CRITICAL)
 
 
-class _Shared:
-    """The proxy of an event loop, if it has one."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop):
-        self.loop = loop
-        self.turn = asyncio.Lock()
-        self.proxy: Proxy | None = None
+_proxy: Proxy | None = None
 
 
-_shared: _Shared | None = None
-
-
-def _of_this_loop() -> _Shared:
-    global _shared  # noqa: PLW0603 - one for each process; after a fork the loop is a new one
+def proxy_of_this_loop() -> Proxy:
+    """The proxy of the running event loop."""
+    global _proxy  # noqa: PLW0603 - one for each process; after a fork the loop is a new one
     loop = asyncio.get_running_loop()
-    if _shared is None or _shared.loop is not loop:
-        _shared = _Shared(loop)
-    return _shared
+    if _proxy is None or _proxy.loop is not loop:
+        _proxy = Proxy(loop)
+    return _proxy
