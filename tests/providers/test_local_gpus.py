@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from openenv.errors import LaunchFailed
-from openenv.providers import local
 from openenv.providers.local import GpuAllocator
 
 
@@ -32,7 +33,7 @@ def test_a_process_that_was_given_none(visible: str) -> None:
 
 
 def test_a_machine_that_tells_how_many_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_found", lambda: ["0", "1"])
+    monkeypatch.setattr(Path, "glob", lambda *_: [Path("/dev/nvidia1"), Path("/dev/nvidia0")])
     gpus = GpuAllocator()
     assert gpus.take(2, None) == ("0", "1")
     with pytest.raises(LaunchFailed, match="only 0 of 2 are free"):
@@ -40,7 +41,7 @@ def test_a_machine_that_tells_how_many_it_has(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_one_that_does_not_is_believed_to_have_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_found", lambda: None)
+    monkeypatch.setattr(Path, "glob", lambda *_: [])
     gpus = GpuAllocator()
     assert (gpus.take(2, None), gpus.take(3, None)) == (("0", "1"), ("2", "3", "4"))
     gpus.give_back(("1",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -41,12 +42,14 @@ class GpuAllocator:
         Raises:
             LaunchFailed: Too few GPUs are free.
         """
-        there = _found() if visible is None else [name.strip() for name in visible.split(",")]
-        if visible is not None and there is not None:
+        if visible is None:
+            devices = [device.name.removeprefix("nvidia") for device in Path("/dev").glob("nvidia[0-9]*")]
+            # Where the number of the machine's GPUs is unknown, assume that there are enough.
+            names = sorted(devices, key=int) or [str(number) for number in range(count + len(self._taken))]
+        else:
+            names = [name.strip() for name in visible.split(",")]
             # CUDA ignores the names after the first unknown one.
-            there = there[: there.index("-1")] if "-1" in there else [name for name in there if name]
-        # Where the number of the machine's GPUs is unknown, assume that there are enough.
-        names = there if there is not None else [str(number) for number in range(count + len(self._taken))]
+            names = names[: names.index("-1")] if "-1" in names else [name for name in names if name]
         free = [name for name in names if name not in self._taken][:count]
         if len(free) < count:
             raise LaunchFailed(
@@ -63,11 +66,6 @@ class GpuAllocator:
 
 machine_gpus = GpuAllocator()
 """GPUs of this process's servers. Used only on the shared event loop of this process."""
-
-
-def _found() -> list[str] | None:
-    devices = [device.name.removeprefix("nvidia") for device in Path("/dev").glob("nvidia[0-9]*")]
-    return sorted(devices, key=int) or None
 
 
 # The log line of `openenv serve` and uvicorn with their port. The kernel chooses it: no other process can take it.
@@ -200,24 +198,20 @@ def _end_process(process: OwnerProcess | None) -> None:
     """Ends a process with SIGTERM, then SIGKILL, unless another process has its PID by now."""
     if process is None:
         return
-    try:
+    with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return
-    try:
-        if not process.alive:
-            return
-        # The handle stays bound to this process, even if another process gets its PID.
-        ended = select.poll()
-        ended.register(handle, select.POLLIN)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            signal.pidfd_send_signal(handle, number)
-            if ended.poll(GRACE_S * 1000):
+        try:
+            if not process.alive:
                 return
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(handle)
+            # The handle stays bound to this process, even if another process gets its PID.
+            ended = select.poll()
+            ended.register(handle, select.POLLIN)
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                signal.pidfd_send_signal(handle, number)
+                if ended.poll(GRACE_S * 1000):
+                    return
+        finally:
+            os.close(handle)
 
 
 class LocalProvider(ProcessProvider):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import re
 import signal
@@ -163,9 +164,8 @@ class Process:
         with self._ending:
             self._signal(signal.SIGTERM)
             try:
-                self._child.wait(grace_s)
-            except subprocess.TimeoutExpired:
-                pass
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._child.wait(grace_s)
             finally:
                 self._signal(signal.SIGKILL)
                 self._child.wait()
@@ -173,10 +173,8 @@ class Process:
         atexit.unregister(self.stop)
 
     def _signal(self, number: int) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
-        except ProcessLookupError:
-            return
 
     def _keep(self, started: threading.Event) -> None:
         try:
