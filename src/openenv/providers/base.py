@@ -299,12 +299,9 @@ class RuntimeProvider(ABC):
         """
 
     def __enter__(self) -> Self:
-        try:
+        with undo_on_error(self.stop):
             self.start()
             self.wait_for_ready()
-        except BaseException:
-            self.stop()
-            raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -329,7 +326,7 @@ class SingleServerProvider(Provider):
     async def resize(self, deployment: Deployment, replicas: int) -> None:
         there = [server for server in deployment.servers if server.gone is None]
         kept = there[:replicas]
-        await _gather_all(*(self._end(deployment, server) for server in deployment.servers if server not in kept))
+        await gather_all(*(self._end(deployment, server) for server in deployment.servers if server not in kept))
 
         async def begin() -> None:
             server = deployment.new_server()
@@ -344,14 +341,14 @@ class SingleServerProvider(Provider):
                         raise LaunchFailed(f"{error.message} (and the server could not be removed)") from error
                 raise
 
-        await _gather_all(*(self.start_rate.start(begin) for _ in range(replicas - len(kept))))
+        await gather_all(*(self.start_rate.start(begin) for _ in range(replicas - len(kept))))
 
     async def _end(self, deployment: Deployment, server: Server) -> None:
         await self.stop_server(server)
         deployment.servers.remove(server)
 
 
-async def _gather_all(*calls: Awaitable[None]) -> None:
+async def gather_all(*calls: Awaitable[object]) -> None:
     """Runs calls concurrently, waits for all of them, and then raises the first failure."""
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     failure = next((outcome for outcome in outcomes if isinstance(outcome, BaseException)), None)
@@ -513,4 +510,7 @@ class BlockingRuntime(_SingleDeploymentProvider, RuntimeProvider):
         if self._target is None:
             name = type(self).__name__
             raise UsageError(f'{name}() has no target: use {name}("echo"), or launch() a LaunchSpec')
-        return LaunchSpec(target=self._target, port=port, env_vars=env_vars, options=options)
+        # The clients of a public server may have the provider's key already.
+        keyed = self.public and KEYS not in {**self.variables, **env_vars}
+        key = self.api_key if keyed else None
+        return LaunchSpec(target=self._target, port=port, env_vars=env_vars, api_key=key, options=options)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .._asyncio import on_thread
+from .._exceptions import undo_on_error
 from ..errors import LaunchFailed, MissingExtra, ProviderBusy, ProviderFailed, UsageError
 from .redaction import redact, secrets_of
 
@@ -50,12 +51,9 @@ def docker_client() -> Any:
             with socket.socket(socket.AF_UNIX) as end:
                 end.connect(host.removeprefix("unix://"))
         engine = docker.from_env(max_pool_size=CONNECTIONS)
+        with undo_on_error(engine.close):
+            engine.ping()
     except (OSError, docker.errors.DockerException) as error:
-        raise ProviderFailed(_absent(host, error)) from error
-    try:
-        engine.ping()
-    except (OSError, docker.errors.DockerException) as error:
-        engine.close()
         raise ProviderFailed(_absent(host, error)) from error
     if host.startswith("unix://"):
         _close_failed_sockets(engine.api, host)

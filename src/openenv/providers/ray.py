@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from .._asyncio import on_thread, start_task
-from .._exceptions import add_cleanup_note
+from .._exceptions import undo_async_on_error
 from ..errors import LaunchFailed, MissingExtra, ProviderFailed, UsageError
 from ..settings import variable_here
 from . import deployment
@@ -305,10 +305,6 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
         deployment.handle = []
         return deployment
 
-    def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        key = None if KEYS in {**self.variables, **env_vars} else self.api_key
-        return super().spec_of(port, env_vars, options).changed(api_key=key)
-
     def _options(self, spec: LaunchSpec) -> tuple[str, int, Mapping[str, float]]:
         given = spec.options
         strategy = given.get("strategy", self._strategy)
@@ -317,14 +313,10 @@ class RayProvider(BlockingRuntime, SingleServerProvider):
     async def resize(self, deployment: Deployment, replicas: int) -> None:
         groups: list[_Group] = deployment.handle
         missing = replicas - sum(len(group.servers) for group in groups)
-        try:
+        async with undo_async_on_error(lambda: self._release(groups)):
             if missing > 0:
                 await self._reserve(deployment, missing)
             await super().resize(deployment, replicas)
-        except BaseException as error:
-            with add_cleanup_note(error):
-                await self._release(groups)
-            raise
         await self._release(groups)
 
     async def _reserve(self, deployment: Deployment, places: int) -> None:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._exceptions import add_cleanup_note, undo_async_on_error
+from .._exceptions import add_cleanup_note, undo_async_on_error, undo_on_error
 from ..errors import LaunchFailed, NotReady, ProviderFailed, UsageError
 from .base import BlockingContainers, Leftover, StartRate, spec_of_options
 from .deployment import Deployment, Server
@@ -255,12 +255,9 @@ class DockerSwarmProvider(BlockingContainers):
         self.variables = {"OPENENV_GRACE_S": f"{grace_s:g}"}
         self.start_rate = start_rate or StartRate(at_once=16)
         self._manager = SwarmManager()
-        try:
-            if not auto_init_swarm:
+        if not auto_init_swarm:
+            with undo_on_error(self._manager.close):
                 self._manager.active(required=True)
-        except BaseException:
-            self._manager.close()
-            raise
 
     def close(self) -> None:
         """Removes the server of `start_container`, and disconnects from the engine."""

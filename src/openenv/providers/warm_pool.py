@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import logging
 import os
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
 
 from .._asyncio import on_shared, shared_loop
 from .._backoff import Backoff
 from ..errors import NotReady, OpenEnvError, UsageError
+from .base import Provider, gather_all
 from .deployment import Deployment
 from .spec import LaunchSpec
-
-if TYPE_CHECKING:
-    from .base import Provider
-
 
 logger = logging.getLogger("openenv.providers")
 # Seconds between two checks that the waiting deployments still run.
@@ -57,7 +54,6 @@ class WarmPool:
         self._fault: OpenEnvError | None = None
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._changed = asyncio.Event()
-        self._news = asyncio.Event()
         self._over = False
         self._keeper: asyncio.Task[None] | None = None
         shared_loop().submit(self._keep())
@@ -104,18 +100,16 @@ class WarmPool:
     async def _keep(self) -> None:
         self._keeper = asyncio.current_task()
         while not self._over:
-            self._changed.clear()
+            changed = self._changed
             await self._sort_out()
             for _ in range(self.size - self.count - len(self._starting)):
                 task = asyncio.ensure_future(self._add())
                 self._starting.add(task)
                 task.add_done_callback(self._starting.discard)
                 task.add_done_callback(lambda _: self._wake())
-            try:
+            with contextlib.suppress(TimeoutError):  # without a change, it is time for the next check
                 async with asyncio.timeout(GLANCE_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass  # time for the next check
+                    await changed.wait()
 
     async def _add(self) -> None:
         await asyncio.sleep(self._backoff.pause_s)
@@ -158,7 +152,7 @@ class WarmPool:
                 while self.count < self.size:
                     if self._fault is not None:
                         raise self._fault
-                    await self._news.wait()
+                    await self._changed.wait()
         except TimeoutError:
             raise NotReady(
                 f"only {self.count} of {self.size} warm servers were ready within {timeout_s:g} s"
@@ -176,15 +170,11 @@ class WarmPool:
         with self._lock:
             left = list(self._waiting)
             self._waiting.clear()
-        outcomes = await asyncio.gather(*(each.stop() for each in left), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        await gather_all(*(each.stop() for each in left))
 
     def _wake(self) -> None:
         self._changed.set()
-        self._news.set()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
 
 async def _stopped(deployment: Deployment) -> None:

@@ -17,6 +17,7 @@ import yaml
 
 from ..._asyncio import run_to_completion
 from ..._backoff import Backoff, jittered_pause
+from ..._exceptions import undo_async_on_error
 from ...errors import LaunchFailed, MissingExtra, ProviderBusy, ProviderFailed
 from .manifests import Manifest
 
@@ -379,15 +380,13 @@ class KubernetesCluster:
         _remove_copies(auth, began)
         connection = _ApiConnection(auth, tls)
         try:
-            answer = await _sent(connection, "GET", "/version", {})
-            await answer.aread()
-            _check(answer)
-            self.version = str(decoded(answer.text).get("gitVersion", ""))
-        except BaseException as error:
-            await connection.client.aclose()
-            if isinstance(error, _failures()):
-                raise _unanswered(error) from None
-            raise
+            async with undo_async_on_error(connection.client.aclose):
+                answer = await _sent(connection, "GET", "/version", {})
+                await answer.aread()
+                _check(answer)
+                self.version = str(decoded(answer.text).get("gitVersion", ""))
+        except _failures() as error:
+            raise _unanswered(error) from None
         return connection
 
     async def _answer(self, method: str, path: str, *more: Any, **settings: Any) -> Manifest:

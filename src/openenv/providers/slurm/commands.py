@@ -225,20 +225,15 @@ class JobStates:
 
     async def under_way(self, tasks: Collection[str]) -> list[str]:
         """The tasks that are not over, from a new request."""
-        if self._question is not None:  # a running request may be older than the caller's last action
-            await self._answer()
+        if self._question is not None:  # one that runs may be older than the caller's last action
+            await asyncio.wait([self._question])
         await self._answer()
         return [task for task in tasks if self._jobs.get(task, _WAITS).over is None]
 
     async def _answer(self) -> None:
-        if self._question is None:
+        if self._question is None or self._question.done():
             self._question = start_task(self._ask())
-        question = self._question
-        try:
-            await asyncio.shield(question)
-        finally:
-            if question.done() and self._question is question:
-                self._question = None
+        await asyncio.shield(self._question)
 
     async def _ask(self) -> None:
         asked = asyncio.get_running_loop().time()

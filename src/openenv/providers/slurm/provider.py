@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from ..._asyncio import on_thread, start_task
-from ..._exceptions import add_cleanup_note
+from ..._exceptions import add_cleanup_note, undo_async_on_error
 from ...errors import LaunchFailed, NotReady, ProviderFailed, UsageError
 from ..base import BlockingRuntime, Leftover, StartRate
 from ..deployment import Deployment, Server
@@ -188,7 +188,7 @@ class SlurmProvider(BlockingRuntime):
         missing = replicas - len(deployment.servers)
         if missing > 0:
             servers = [deployment.new_server() for _ in range(missing)]
-            try:
+            async with undo_async_on_error(lambda: self._end(deployment, servers)):
                 if deployment.handle is None:
                     deployment.handle = (
                         FolderChannel(self._parent, deployment.name)
@@ -203,10 +203,6 @@ class SlurmProvider(BlockingRuntime):
                         server.handle = (f"{array}_{index}", deployment.handle)
                     self._queue.watch(_names(part))
                 await self._announced(deployment, servers)
-            except BaseException as error:
-                with add_cleanup_note(error):
-                    await self._end(deployment, servers)
-                raise
 
     async def why_gone(self, server: Server) -> str | None:
         if server.handle is None:
@@ -226,10 +222,19 @@ class SlurmProvider(BlockingRuntime):
         return text
 
     async def find_leftovers(self) -> list[Leftover]:
+        def folders() -> list[Leftover]:
+            found = []
+            with contextlib.suppress(OSError):
+                for path in self._parent.iterdir():
+                    labels = labels_of(path)
+                    if labels is not None and labels.get(DEPLOYMENT) == path.name:
+                        found.append(Leftover.from_labels("folder", path.name, labels, str(path)))
+            return found
+
         listing = await run("squeue", "--noheader", f"--user={user()}", f"--Format={job.COLUMNS['labels']}")
         jobs = job.leftovers_in(listing)
         with_jobs = {each.deployment for each in jobs}
-        return jobs + [each for each in await on_thread(self._folders) if each.deployment not in with_jobs]
+        return jobs + [each for each in await on_thread(folders) if each.deployment not in with_jobs]
 
     async def remove_leftover(self, leftover: Leftover) -> None:
         folder = leftover.handle
@@ -241,10 +246,6 @@ class SlurmProvider(BlockingRuntime):
                 await FolderChannel(path.parent, path.name).close()
 
     # Internals.
-
-    def spec_of(self, port: int | None, env_vars: dict[str, str], options: dict[str, Any]) -> LaunchSpec:
-        key = None if KEYS in {**self.variables, **env_vars} else self.api_key
-        return super().spec_of(port, env_vars, options).changed(api_key=key)
 
     def _sbatch_options(self, spec: LaunchSpec) -> list[str]:
         """Options that do not depend on a deployment. Raises `UsageError` for options that `sbatch` does not take."""
@@ -355,15 +356,6 @@ class SlurmProvider(BlockingRuntime):
             await channel.close()
             deployment.handle = None
         deployment.servers.clear()
-
-    def _folders(self) -> list[Leftover]:
-        found = []
-        with contextlib.suppress(OSError):
-            for path in self._parent.iterdir():
-                labels = labels_of(path)
-                if labels is not None and labels.get(DEPLOYMENT) == path.name:
-                    found.append(Leftover.from_labels("folder", path.name, labels, str(path)))
-        return found
 
 
 def _names(servers: Sequence[Server]) -> list[str]:
