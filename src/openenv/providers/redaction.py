@@ -22,9 +22,9 @@ _SHORTEST = 4
 _PLAIN = {"none", "null", "true", "false"}
 
 
-def secrets_of(*variables: Mapping[str, str]) -> list[str]:
+def secrets_of(variables: Mapping[str, str]) -> list[str]:
     """The secrets among environment variables, recognized by the variables' names."""
-    values = {value for given in variables for name, value in given.items() if _SECRET.search(name)}
+    values = {value for name, value in variables.items() if _SECRET.search(name)}
     # A log may end within a value of several lines.
     lines = {line.strip() for value in values for line in value.splitlines()}
     parts = {part.rpartition(":")[2] for value in values for part in value.split(",")}

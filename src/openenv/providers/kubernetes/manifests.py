@@ -6,7 +6,7 @@ import base64
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from ...errors import UsageError
@@ -101,11 +101,6 @@ class PodOptions:
                 if value is not None and (not isinstance(value, kind) or isinstance(value, (str, bool))):
                     wanted = {Mapping: "a mapping", Sequence: "a list"}.get(kind, "a number")
                     raise UsageError(f"{name} must be {wanted}, got {value!r}")
-
-    @classmethod
-    def names(cls) -> frozenset[str]:
-        """The names of all options."""
-        return frozenset(each.name for each in fields(cls))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

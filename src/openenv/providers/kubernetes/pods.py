@@ -143,8 +143,6 @@ class PodWatch:
         self._changed = asyncio.Event()
 
 
-PodManifest = Mapping[str, Any]
-
 # Reasons of waiting containers that do not resolve without a change.
 _HOPELESS = {
     "ImagePullBackOff",
@@ -159,7 +157,7 @@ _HOPELESS = {
 _PASSING = ("failed to sync ", "timed out", "deadline exceeded")
 
 
-def end_of(pod: PodManifest) -> str | None:
+def end_of(pod: Manifest) -> str | None:
     """Why a Pod has failed for good, phrased to follow "the server". None if it runs, or may still run.
 
     A Pod without a node is not covered here: see `unplaced`.
@@ -181,7 +179,7 @@ def end_of(pod: PodManifest) -> str | None:
     return None
 
 
-def unplaced(pod: PodManifest) -> str | None:
+def unplaced(pod: Manifest) -> str | None:
     """Why no node takes a Pod, phrased to follow "the server". None if a node did, or it was not scheduled yet."""
     condition = _condition(pod, "PodScheduled")
     if condition.get("status") == "False" and condition.get("reason") == "Unschedulable":
@@ -189,7 +187,7 @@ def unplaced(pod: PodManifest) -> str | None:
     return None
 
 
-def address_of(pod: PodManifest) -> str | None:
+def address_of(pod: Manifest) -> str | None:
     """The address of a Pod within its cluster, if it has one."""
     address = pod.get("status", {}).get("podIP")
     if not address:
@@ -197,13 +195,13 @@ def address_of(pod: PodManifest) -> str | None:
     return f"[{address}]" if ":" in address else str(address)
 
 
-def never_ran(pod: PodManifest) -> bool:
+def never_ran(pod: Manifest) -> bool:
     """Whether none of its containers has started yet."""
     states = [{**each.get("state", {}), **each.get("lastState", {})} for each in _containers(pod)]
     return not any("running" in state or "terminated" in state for state in states)
 
 
-def _end_of_container(container: PodManifest, restarts: bool) -> str | None:
+def _end_of_container(container: Manifest, restarts: bool) -> str | None:
     state = container.get("state", {})
     if "terminated" in state:
         # A container that restarts is between two runs. A completed init container is not a failure.
@@ -218,23 +216,23 @@ def _end_of_container(container: PodManifest, restarts: bool) -> str | None:
     return None if any(each in message for each in _PASSING) else f"cannot start ({reason}: {message})"
 
 
-def _ended(terminated: PodManifest) -> str:
+def _ended(terminated: Manifest) -> str:
     reason = terminated.get("reason")
     detail = f" ({_because(terminated)})" if reason and reason not in {"Error", "Completed"} else ""
     return f"ended with exit code {terminated.get('exitCode', 'unknown')}{detail}"
 
 
-def _containers(pod: PodManifest) -> list[PodManifest]:
+def _containers(pod: Manifest) -> list[Manifest]:
     status = pod.get("status", {})
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
-def _condition(pod: PodManifest, kind: str) -> PodManifest:
+def _condition(pod: Manifest, kind: str) -> Manifest:
     conditions = pod.get("status", {}).get("conditions") or ()
     return next((each for each in conditions if each.get("type") == kind), {})
 
 
-def _because(part: PodManifest) -> str:
+def _because(part: Manifest) -> str:
     return ": ".join(part[name] for name in ("reason", "message") if part.get(name))
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -245,7 +245,10 @@ class KubernetesProvider(BlockingContainers, SingleServerProvider):
     """
 
     capabilities: ClassVar = Capabilities(
-        forms=frozenset({"image"}), gpus=True, limits=frozenset({"cpus", "memory"}), options=PodOptions.names()
+        forms=frozenset({"image"}),
+        gpus=True,
+        limits=frozenset({"cpus", "memory"}),
+        options=frozenset(each.name for each in fields(PodOptions)),
     )
     public = True
 
