@@ -9,11 +9,9 @@ import os
 import secrets
 import shutil
 import socket
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 from ..._asyncio import on_thread, run_to_completion
 from ...errors import LaunchFailed
@@ -32,66 +30,44 @@ BACKLOG = 1024
 _LABELS = "labels.json"
 
 
-class TaskChannel(ABC):
-    """Hands variables to tasks, and takes their notices and logs.
-
-    Attributes:
-        plan: The channel's part of the plan that tasks get.
-        output: Where Slurm writes their logs, as a filename pattern of `sbatch`.
-        environ: Environment variables of the jobs themselves.
-        folder: Its folder, if it has one.
-        used: Whether a submitted job may use it.
-    """
-
-    plan: dict[str, Any]
-    output: str
-    environ: Mapping[str, str] = {}
-    folder: Path | None = None
-    used: bool = False
-
-    @abstractmethod
-    async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
-        """Opens it. Raises `LaunchFailed` if that fails."""
-
-    @abstractmethod
-    async def notices(self) -> Mapping[str, TaskNotice]:
-        """The newest notice of each task."""
-
-    @abstractmethod
-    async def log(self, task: str, lines: int) -> str:
-        """The last lines of a task's log."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """Closes and removes it. May be called repeatedly."""
-
-
-class FolderChannel(TaskChannel):
+class FolderChannel:
     """A folder on a file system that this machine and all nodes share. Only its owner has access.
 
     Args:
         parent: The folder in which it is created.
         name: Its name.
+
+    Attributes:
+        folder: The folder.
+        plan: The channel's part of the plan that tasks get.
+        output: Where Slurm writes their logs, as a filename pattern of `sbatch`.
+        environ: Environment variables of the jobs themselves.
+        used: Whether a submitted job may use it.
     """
 
+    environ: Mapping[str, str] = {}
+    used = False
+
     def __init__(self, parent: Path, name: str):
-        self.folder = self._path = parent / name
-        self.plan = {"folder": str(self._path)}
-        self.output = str(self._path / "log" / "%A_%a.log")
+        self.folder = parent / name
+        self.plan = {"folder": str(self.folder)}
+        self.output = str(self.folder / "log" / "%A_%a.log")
         self._notices: Mapping[str, TaskNotice] = {}
         self._next = float("-inf")
 
     async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        """Creates it, with the variables of the servers. Raises `LaunchFailed` if that fails."""
         try:
             # Run to completion, so that `close` removes all that was created.
             await run_to_completion(on_thread(lambda: self._make(variables, labels)))
         except OSError as error:
             raise LaunchFailed(
-                f"{self._path} cannot be created: {error.strerror}; set shared_folder to a writable folder that all "
+                f"{self.folder} cannot be created: {error.strerror}; set shared_folder to a writable folder that all "
                 'nodes share, or announce="connect"'
             ) from error
 
     async def notices(self) -> Mapping[str, TaskNotice]:
+        """The newest notice of each task."""
         loop = asyncio.get_running_loop()
         if loop.time() >= self._next:
             began = loop.time()
@@ -104,9 +80,11 @@ class FolderChannel(TaskChannel):
         return self._notices
 
     async def log(self, task: str, lines: int) -> str:
+        """The last lines of a task's log."""
+
         def tail() -> str:
             try:
-                with (self._path / "log" / f"{task}.log").open("rb") as log:
+                with (self.folder / "log" / f"{task}.log").open("rb") as log:
                     log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
                     return last_lines(log.read().decode(errors="replace"), lines)
             except OSError:
@@ -115,23 +93,24 @@ class FolderChannel(TaskChannel):
         return await on_thread(tail)
 
     async def close(self) -> None:
-        await on_thread(lambda: shutil.rmtree(self._path, ignore_errors=True))
+        """Removes it. May be called repeatedly."""
+        await on_thread(lambda: shutil.rmtree(self.folder, ignore_errors=True))
 
     def _make(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._path.mkdir(mode=0o700)
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700)
         for part in ("log", "notices"):
-            (self._path / part).mkdir(mode=0o700)
+            (self.folder / part).mkdir(mode=0o700)
         # The labels come first, so that an incomplete folder can be found and removed.
         for name, content in ((_LABELS, labels), ("variables.json", variables)):
-            target = os.open(self._path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            target = os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(target, "w", encoding="utf-8") as file:
                 json.dump(dict(content), file)
 
     def _look(self) -> dict[str, TaskNotice]:
         found = []
         with suppress(FileNotFoundError):
-            for path in (self._path / "notices").iterdir():
+            for path in (self.folder / "notices").iterdir():
                 if not path.name.startswith("."):
                     with suppress(OSError, UnicodeDecodeError):  # a notice that is being replaced
                         found.append(TaskNotice.read(path.read_text(encoding="utf-8")))
@@ -147,12 +126,22 @@ def labels_of(folder: Path) -> dict[str, str] | None:
     return labels if isinstance(labels, dict) else None
 
 
-class ListenerChannel(TaskChannel):
+class ListenerChannel:
     """Receives reports of tasks over TCP. Each report proves knowledge of a token, which is not sent.
 
     Args:
         port: Port to listen on, at all addresses of this machine; 0 takes a free one.
+
+    Attributes:
+        folder: None: it has no folder.
+        plan, environ: As those of `FolderChannel`, once it is open.
+        output, used: As those of `FolderChannel`.
     """
+
+    plan: Mapping[str, int]
+    environ: Mapping[str, str]
+    folder = None
+    used = False
 
     def __init__(self, port: int):
         self._port = port
@@ -162,6 +151,7 @@ class ListenerChannel(TaskChannel):
         self.output = "/dev/null"
 
     async def open(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        """Starts to listen. Raises `LaunchFailed` if that fails."""
         try:
             # One port for both address families: nodes get one number.
             both = socket.has_dualstack_ipv6()
@@ -175,13 +165,16 @@ class ListenerChannel(TaskChannel):
         self.environ = {name: json.dumps(value) for name, value in given.items()} | {TOKEN: self._token}
 
     async def notices(self) -> Mapping[str, TaskNotice]:
+        """The newest notice of each task."""
         return self._notices
 
     async def log(self, task: str, lines: int) -> str:
+        """The last lines of a task's log."""
         notice = self._notices.get(task)
         return "" if notice is None else "\n".join(notice.log[-lines:])
 
     async def close(self) -> None:
+        """Closes it. May be called repeatedly."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -198,3 +191,7 @@ class ListenerChannel(TaskChannel):
                     self._notices |= newest((known, notice))
                     writer.write(b"heard\n")
                     await writer.drain()
+
+
+TaskChannel = FolderChannel | ListenerChannel
+"""Hands variables to tasks, and takes their notices and logs."""
