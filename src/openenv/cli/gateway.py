@@ -115,7 +115,7 @@ def render(kind: str, output_dir: Path, folder: str | None, check: bool, **optio
             raise UsageError(f"{error.message}\n(--no-check skips this check of files for another machine)") from None
         click.echo(f"checked by {program}")
     else:
-        click.echo(f"not checked: {f'{balancer.name} is not installed here' if check else '--no-check'}")
+        click.echo(f"not checked: {f'{kind} is not installed here' if check else '--no-check'}")
     click.echo(f"start it with: {balancer.command.format(place)}")  # nginx looks for relative ones elsewhere
 
 

@@ -240,14 +240,12 @@ class Balancer:
     """A balancer program and its configuration.
 
     Attributes:
-        name: Its name.
         render: Renders the files of a topology, by name, for a folder.
         program: Its path on this machine. None if it is not installed.
         check: Checks the files in a folder with the program. Raises `UsageError` if the program refuses them.
         command: The command line that starts it with the files in a folder.
     """
 
-    name: str
     render: Callable[[Topology, PurePath], Mapping[str, str]]
     program: Callable[[], str | None]
     check: Callable[[str, Topology, Path], None]
@@ -274,31 +272,25 @@ def _check_nginx(program: str, _: Topology, folder: Path) -> None:
 
 
 BALANCERS: Mapping[str, Balancer] = {
-    each.name: each
-    for each in (
-        Balancer(
-            "envoy",
-            envoy.render,
-            _envoy,
-            lambda program, topology, _: validate(topology, program),
-            f"envoy -c {{}}/{envoy.BOOTSTRAP}",
+    "envoy": Balancer(
+        envoy.render,
+        _envoy,
+        lambda program, topology, _: validate(topology, program),
+        f"envoy -c {{}}/{envoy.BOOTSTRAP}",
+    ),
+    "haproxy": Balancer(
+        lambda topology, _: haproxy.render(topology),
+        lambda: _on_path("haproxy"),
+        lambda program, _, folder: check_configuration(
+            [program, "-c", "-f", str(folder / haproxy.CONFIGURATION)], "HAProxy"
         ),
-        Balancer(
-            "haproxy",
-            lambda topology, _: haproxy.render(topology),
-            lambda: _on_path("haproxy"),
-            lambda program, _, folder: check_configuration(
-                [program, "-c", "-f", str(folder / haproxy.CONFIGURATION)], "HAProxy"
-            ),
-            f"haproxy -W -f {{}}/{haproxy.CONFIGURATION}",
-        ),
-        Balancer(
-            "nginx",
-            lambda topology, _: nginx.render(topology),
-            lambda: _on_path("nginx"),
-            _check_nginx,
-            f"nginx -c {{}}/{nginx.CONFIGURATION}",
-        ),
-    )
+        f"haproxy -W -f {{}}/{haproxy.CONFIGURATION}",
+    ),
+    "nginx": Balancer(
+        lambda topology, _: nginx.render(topology),
+        lambda: _on_path("nginx"),
+        _check_nginx,
+        f"nginx -c {{}}/{nginx.CONFIGURATION}",
+    ),
 }
 """Every balancer, by its name."""
