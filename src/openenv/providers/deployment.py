@@ -112,20 +112,20 @@ live_deployments: set[Deployment] = set()
 """Deployments that may have servers or other objects at their places."""
 
 
-async def _stop_all(deployments: list[Deployment]) -> None:
-    stops = {asyncio.ensure_future(deployment._stop()): deployment for deployment in deployments}
-    await asyncio.wait(stops, timeout=EXIT_STOP_S)
-    for stop, deployment in stops.items():
-        reason = f"timeout after {EXIT_STOP_S:g} s" if not stop.done() else stop.exception()
-        if reason is not None:
-            _logger.error("%s was not removed (%s): run `openenv providers gc` to remove it", deployment.name, reason)
-
-
 def stop_at_exit() -> None:
     """Stops the remaining deployments, in a bounded time. Called at the exit of the process."""
     mine = [deployment for deployment in list(live_deployments) if deployment._owner == os.getpid()]
+
+    async def stop_all() -> None:
+        stops = {asyncio.ensure_future(deployment._stop()): deployment.name for deployment in mine}
+        await asyncio.wait(stops, timeout=EXIT_STOP_S)
+        for stop, name in stops.items():
+            reason = f"timeout after {EXIT_STOP_S:g} s" if not stop.done() else stop.exception()
+            if reason is not None:
+                _logger.error("%s was not removed (%s): run `openenv providers gc` to remove it", name, reason)
+
     if mine:
-        shared_loop().run(_stop_all(mine))
+        shared_loop().run(stop_all())
 
 
 atexit.register(stop_at_exit)

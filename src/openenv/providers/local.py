@@ -155,12 +155,12 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
             await server.handle.stop()
 
     async def why_gone(self, server: Server) -> str | None:
-        process = _process_of(server)
+        process = None if server.handle is None else server.handle.process
         # On a thread: the call may wait for the end of the log.
         return None if process is None else await on_thread(lambda: process.end)
 
     async def read_log(self, server: Server, lines: int) -> str:
-        process = _process_of(server)
+        process = None if server.handle is None else server.handle.process
         return "" if process is None else process.log(lines)
 
     async def find_leftovers(self) -> list[Leftover]:
@@ -187,11 +187,6 @@ class ProcessProvider(BlockingRuntime, SingleServerProvider):
 
     async def remove_leftover(self, leftover: Leftover) -> None:
         await on_thread(lambda: _end_process(leftover.handle))
-
-
-def _process_of(server: Server) -> Process | None:
-    running: _RunningServer | None = server.handle
-    return None if running is None else running.process
 
 
 def _end_process(process: OwnerProcess | None) -> None:
