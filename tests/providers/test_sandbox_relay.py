@@ -81,10 +81,10 @@ async def test_places_are_moved_behind_the_path(there: bytes, here: bytes) -> No
     ],
 )
 def test_every_error_has_its_status(error: OpenEnvError, status: int) -> None:
-    found, headers, body = answer_of(error)
-    assert found == status
-    assert json.loads(body)["blame"] == error.blame
-    assert (b"content-length", str(len(body)).encode()) in headers
+    answer = answer_of(error)
+    assert answer.status_code == status
+    assert json.loads(answer.body)["blame"] == error.blame
+    assert (b"content-length", str(len(answer.body)).encode()) in answer.raw_headers
 
 
 @pytest.mark.parametrize("name", ["connect_s", "read_s", "ping_s"])

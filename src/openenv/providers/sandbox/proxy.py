@@ -15,7 +15,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from ...errors import OpenEnvError, UsageError
-from .relay import ABORT, MOST_BYTES, HttpRelay, SandboxRoute, WebSocketRelay, refuse
+from .relay import ABORT, MOST_BYTES, HttpRelay, SandboxRoute, WebSocketRelay, answer_of
 
 if TYPE_CHECKING:
     import httpx
@@ -125,7 +125,7 @@ class Proxy:
         except OpenEnvError as error:
             if websocket:
                 await receive()
-            await refuse(send, error, "websocket.http" if websocket else "http")
+            await answer_of(error)(scope, receive, send)
         except ClientDisconnected:
             pass  # the client has disconnected: no connection is left to answer on
         except Exception:

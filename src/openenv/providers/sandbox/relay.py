@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from starlette.responses import JSONResponse
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, ProtocolError, WebSocketException
 
@@ -40,6 +40,7 @@ _HOP = frozenset(
 )
 _OURS = frozenset({b"host", b"authorization", SERVER_KEY})
 _STATUSES = {Unauthorized: 401, UsageError: 404, NotReady: 503, ConnectTimeout: 504}
+_RESPONSE_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,17 +123,11 @@ def _without_hops(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(name, value) for name, value in lower if name not in _HOP | _OURS | named]
 
 
-def answer_of(error: OpenEnvError) -> tuple[int, Headers, bytes]:
-    """Status, headers and body of the response to a request that reaches no sandbox."""
+def answer_of(error: OpenEnvError) -> JSONResponse:
+    """The response to a request or a handshake that reaches no sandbox."""
     status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 502)
-    headers = [(b"content-type", b"application/json")]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if status == 503:
-        headers.append((b"retry-after", b"1"))
-    facts: dict[str, Any] = {**error.data, **error.facts(), "detail": error.message}
-    body = json.dumps(facts).encode()
-    return status, [*headers, (b"content-length", str(len(body)).encode())], body
+    facts = {**error.data, **error.facts(), "detail": error.message}
+    return JSONResponse(facts, status, _RESPONSE_HEADERS.get(status))
 
 
 ABORT = "openenv.abort"
@@ -191,7 +186,7 @@ class HttpRelay(Relay):
         relay, _, _ = await self._first_of(self._relay(), self._client_leaves(), self._job_ends())
         failure = relay.exception() if relay is not None else _Cut() if self._begun else self._reason
         if isinstance(failure, OpenEnvError):
-            await refuse(self._send, failure)
+            await answer_of(failure)(self._scope, self._receive, self._send)
         elif isinstance(failure, _Cut):
             self._scope["extensions"][ABORT]()
             await asyncio.sleep(0)  # lets uvicorn notice the abort before this returns
@@ -257,13 +252,6 @@ class HttpRelay(Relay):
             await answer.aclose()
 
 
-async def refuse(send: Any, error: OpenEnvError, kind: str = "http") -> None:
-    """Responds to a request (`kind` "http") or a handshake ("websocket.http") that reaches no sandbox."""
-    status, headers, body = answer_of(error)
-    await send({"type": f"{kind}.response.start", "status": status, "headers": headers})
-    await send({"type": f"{kind}.response.body", "body": body, "more_body": False})
-
-
 MOST_BYTES = 256 * 1024 * 1024
 """The largest message that is relayed; client and server have smaller limits."""
 GOING_AWAY, TOO_BIG, BAD_GATEWAY = 1001, 1009, 1014
@@ -294,7 +282,8 @@ class WebSocketRelay(Relay):
             return
         try:
             if dialling is None:
-                await refuse(self._send, ConnectionFailed("the sandbox was stopped"), "websocket.http")
+                stopped = ConnectionFailed("the sandbox was stopped")
+                await answer_of(stopped)(self._scope, self._receive, self._send)
                 return
             there: ClientConnection = dialling.result()
         except InvalidStatus as refusal:
@@ -306,7 +295,7 @@ class WebSocketRelay(Relay):
             await self._send({"type": f"{kind}.start", "status": answer.status_code, "headers": headers})
             await self._send({"type": f"{kind}.body", "body": bytes(body), "more_body": False})
         except OpenEnvError as error:
-            await refuse(self._send, error, "websocket.http")
+            await answer_of(error)(self._scope, self._receive, self._send)
         else:
             try:
                 await self._converse(there)
