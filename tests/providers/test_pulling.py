@@ -35,12 +35,10 @@ TWO_LAYERS: list[dict[str, Any]] = [
 ]
 
 
-def engine_of(events: Any, asked: list[Any] | None = None) -> Any:
+def engine_of(events: Any) -> Any:
     """An engine whose pulls tell these events."""
 
-    def tell(repository: str, **options: Any) -> Iterator[Any]:
-        if asked is not None:
-            asked.append((repository, options["tag"], options["platform"]))
+    def tell(image: str, **options: Any) -> Iterator[Any]:
         yield from events
 
     return SimpleNamespace(api=SimpleNamespace(pull=tell))
@@ -74,13 +72,19 @@ def test_in_the_midst_it_says_how_much_is_here() -> None:
         ("echo:2", ("echo", "2")),
         ("host:1/echo", ("host:1/echo", "latest")),
         ("host:1/echo:2", ("host:1/echo", "2")),
-        ("echo@sha256:abc", ("echo@sha256:abc", None)),
+        ("echo@sha256:abc", ("echo", "sha256:abc")),
+        ("echo:2@sha256:abc", ("echo:2", "sha256:abc")),
     ],
 )
-def test_names_of_images(image: str, asked: tuple[str, str | None]) -> None:
+def test_names_of_images(image: str, asked: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the engine gets them from the SDK."""
     seen: list[Any] = []
-    asyncio.run(pull(engine_of([], seen), image, platform="linux/amd64"))
-    assert seen == [(*asked, "linux/amd64")]
+    with docker.APIClient(base_url="http://127.0.0.1:1", version="1.43") as api:
+        monkeypatch.setattr(api, "_post", lambda _, params, **__: seen.append(params))
+        monkeypatch.setattr(api, "_raise_for_status", lambda _: None)
+        monkeypatch.setattr(api, "_stream_helper", lambda _, decode: (each for each in ()))
+        asyncio.run(pull(SimpleNamespace(api=api), image, platform="linux/amd64"))
+    assert seen == [{"fromImage": asked[0], "tag": asked[1], "platform": "linux/amd64"}]
 
 
 @pytest.mark.parametrize(

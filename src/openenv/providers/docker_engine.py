@@ -240,13 +240,8 @@ class _Pull:
         self.over = True
 
     def run(self) -> None:
-        # An image that is named by its digest has no tag.
-        repository, tag = self.image, None if "@" in self.image else "latest"
-        name, colon, ending = self.image.rpartition(":")
-        if tag is not None and colon and "/" not in ending:
-            repository, tag = name, ending
         # The stream of events lasts as long as the pull: closing it ends the pull at the engine, too.
-        events = self.engine.api.pull(repository, tag=tag, platform=self.platform, stream=True, decode=True)
+        events = self.engine.api.pull(self.image, platform=self.platform, stream=True, decode=True)
         try:
             for event in events:
                 if self.over:
