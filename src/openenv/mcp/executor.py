@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from .._exceptions import keep_running
 
@@ -21,6 +21,7 @@ Outcome = tuple[Any, BaseException | None]
 # The executors that called the current code. Each is busy with it, so a nested call (by a tool that steps its own
 # environment) runs on another executor.
 _callers: ContextVar[tuple[object, ...]] = ContextVar("openenv_workbenches", default=())
+ToolThread = TypeVar("ToolThread", bound="_WorkerThread | _LoopThread")
 # Threads that one environment may leave to tools that do not return.
 MOST_LEFT = 8
 # Seconds that an event loop has, beyond a tool's own time, to show that it still runs.
@@ -37,11 +38,10 @@ class ToolExecutor:
     Raises `RuntimeError` while `MOST_LEFT` threads are held by jobs that did not return.
     """
 
-    __slots__ = ("__weakref__", "_left", "_loop", "_making", "_name", "_nested", "_worker")
+    __slots__ = ("__weakref__", "_left", "_making", "_name", "_nested", "_threads")
 
     def __init__(self) -> None:
-        self._worker: _WorkerThread | None = None
-        self._loop: _LoopThread | None = None
+        self._threads: dict[type[Any], Any] = {}  # one of each kind
         self._nested: ToolExecutor | None = None
         self._making = threading.Lock()
         self._left: list[_WorkerThread | _LoopThread] = []
@@ -58,7 +58,7 @@ class ToolExecutor:
         if self._name in _callers.get():
             return self._inner().run(work, timeout_s)
         outcomes: SimpleQueue[Outcome] = SimpleQueue()
-        worker = self._thread()
+        worker = self._thread(_WorkerThread)
         job = worker.give(work, outcomes.put, self._context())
         try:
             outcome = outcomes.get(timeout=timeout_s)
@@ -78,7 +78,7 @@ class ToolExecutor:
             with contextlib.suppress(RuntimeError):  # the loop of the caller was closed
                 loop.call_soon_threadsafe(lambda: None if future.done() else future.set_result(outcome))
 
-        worker = self._thread()
+        worker = self._thread(_WorkerThread)
         job = worker.give(work, answer, self._context())
         try:
             await asyncio.wait([future], timeout=timeout_s)
@@ -93,12 +93,7 @@ class ToolExecutor:
         """Runs a coroutine on the event loop, and waits for it. Raises as `run` does."""
         if self._name in _callers.get():
             return self._inner().run_coroutine(make, timeout_s)
-        with self._making:
-            if self._loop is None:
-                self._check_room()
-                self._loop = _LoopThread()
-                weakref.finalize(self, self._loop.end).atexit = False
-            loop = self._loop
+        loop = self._thread(_LoopThread)
         outcomes: SimpleQueue[Outcome] = SimpleQueue()
         task = loop.give(make, outcomes.put, self._context())
         try:
@@ -106,31 +101,32 @@ class ToolExecutor:
         except Empty:
             if not loop.withdraw(task):
                 logger.warning("an asynchronous tool blocks its event loop: the next tools get a new one")
-                with self._making:
-                    self._loop = None if self._loop is loop else self._loop
-                    self._left.append(loop)
-                loop.end()
+                self._leave(loop)
             raise ToolDeadlineExceeded from None
         return _result_of(outcome)
 
     def close(self) -> None:
         """Ends the threads; a busy one ends after its job. Later calls make new ones."""
         with self._making:
-            worker, loop, nested = self._worker, self._loop, self._nested
-            self._worker = self._loop = self._nested = None
-        for each in (worker, loop):
-            if each is not None:
-                each.end()
+            threads, nested = self._threads, self._nested
+            self._threads, self._nested = {}, None
+        for thread in threads.values():
+            thread.end()
         if nested is not None:
             nested.close()
 
-    def _thread(self) -> _WorkerThread:
+    def _thread(self, kind: type[ToolThread]) -> ToolThread:
+        """The thread of a kind, made when it is first needed."""
         with self._making:
-            if self._worker is None:
-                self._check_room()
-                self._worker = _WorkerThread()
-                weakref.finalize(self, self._worker.end).atexit = False
-            return self._worker
+            thread: ToolThread | None = self._threads.get(kind)
+            if thread is None:
+                self._left = [each for each in self._left if each.is_alive()]
+                if len(self._left) >= MOST_LEFT:
+                    held = f"{MOST_LEFT} tools of this environment did not return, and each holds a thread"
+                    raise RuntimeError(f"{held}: open another session, and set time limits inside the tools")
+                thread = self._threads[kind] = kind()
+                weakref.finalize(self, thread.end).atexit = False
+            return thread
 
     def _context(self) -> Context:
         """The context of the caller, for its jobs here."""
@@ -146,17 +142,15 @@ class ToolExecutor:
     def _give_up(self, worker: _WorkerThread, job: _ToolJob) -> None:
         """No caller waits for a job any more; the thread is left to it."""
         job.wanted = False
-        with self._making:
-            if self._worker is worker:
-                self._worker = None
-                self._left.append(worker)
-        worker.end()
+        self._leave(worker)
 
-    def _check_room(self) -> None:
-        self._left = [each for each in self._left if each.is_alive()]
-        if len(self._left) >= MOST_LEFT:
-            held = f"{MOST_LEFT} tools of this environment did not return, and each holds a thread"
-            raise RuntimeError(f"{held}: open another session, and set time limits inside the tools")
+    def _leave(self, thread: _WorkerThread | _LoopThread) -> None:
+        """Leaves a thread to the tool that holds it; the next tools get another one."""
+        with self._making:
+            if self._threads.get(type(thread)) is thread:
+                del self._threads[type(thread)]
+                self._left.append(thread)
+        thread.end()
 
 
 def _result_of(outcome: Outcome) -> Any:
