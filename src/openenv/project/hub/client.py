@@ -6,11 +6,10 @@ import contextlib
 import re
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from multiprocessing.pool import ThreadPool
+from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlsplit
 
 from ... import errors
@@ -156,28 +155,16 @@ def call_on_threads(calls: Sequence[Callable[[], T]], at_once: int) -> list[T | 
     Raises:
         KeyboardInterrupt: This thread was interrupted. Running calls continue, and no further call begins.
     """
-    futures: list[Future[T]] = [Future() for _ in calls]
-    waiting = deque(zip(calls, futures, strict=True))
 
-    def work() -> None:
-        while True:
-            try:
-                call, future = waiting.popleft()
-            except IndexError:
-                return
-            try:
-                future.set_result(call())
-            except Exception as error:  # noqa: BLE001 - for the caller
-                future.set_exception(error)
+    def outcome_of(call: Callable[[], T]) -> T | Exception:
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - for the caller
+            return error
 
-    for _ in range(min(at_once, len(calls))):
-        threading.Thread(target=work, name="openenv-hub", daemon=True).start()
-    try:
-        wait(futures)
-    finally:
-        waiting.clear()
-    failures = [cast("Exception | None", future.exception()) for future in futures]
-    return [failure or future.result() for failure, future in zip(failures, futures, strict=True)]
+    # Its threads do not keep the process from ending, unlike those of concurrent.futures.
+    with ThreadPool(at_once) as pool:
+        return pool.map(outcome_of, calls, chunksize=1)
 
 
 def call_on_thread(call: Callable[[], T]) -> T:
