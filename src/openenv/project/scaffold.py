@@ -159,7 +159,7 @@ class Template(StrEnum):
     GYMNASIUM = "gymnasium", "an environment of Gymnasium, with named and typed fields", "gymnasium"
     CODE = "code", "actions are Python programs, which run in processes with limits"
 
-    def __new__(cls, name: str, summary: str, extra: str | None = None) -> Self:
+    def __new__(cls, name: str, summary: str = "", extra: str | None = None) -> Self:
         template = str.__new__(cls, name)
         template._value_ = name
         template.summary, template.extra = summary, extra

@@ -55,7 +55,7 @@ class RecordCodec(JsonCodec):
         blobs, self.blobs = self.blobs, []
         return blobs
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any, plain: bool = False) -> bytes:
         cls = type(value)
         loose = _loose.get(cls, _UNKNOWN)
         if loose is _UNKNOWN:
@@ -67,7 +67,7 @@ class RecordCodec(JsonCodec):
             _loose[cls] = loose
         try:
             if loose is None:
-                return self._write(value, False)
+                return self._write(value, plain)
             fields = value.__dict__
             plain = True
             for name in loose:
