@@ -40,9 +40,9 @@ class Server:
         self.came: list[tuple[int, Session]] = []
         self.admitted: list[int] = []
         limits = Limits(most, queue_timeout_s=LONG_S, max_sessions_per_key=per_key)
-        for row in range(WORKERS):
+        for row in map(self.table.row, range(WORKERS)):
             manager = SessionManager(InlinePlain, limits)
-            load = WorkerLoad(self.table.row(row))
+            load = WorkerLoad(row)
             slots = SharedSlots(self.table, row, most, load, self.messages.extend, per_key)
             manager.share(slots)
             self.slots.append(slots)

@@ -20,7 +20,7 @@ from .loop import InlineExecutor
 from .making import EnvironmentMaker
 from .process import ProcessPool
 from .queue import AdmissionQueue, EndingSessions
-from .session import OnLost, OnOpened, Origin, Session, SessionState
+from .session import OnLost, OnOpened, Session, SessionState
 from .thread import ThreadExecutor
 
 logger = logging.getLogger("openenv.sessions")
@@ -205,6 +205,7 @@ class SessionManager:
         """Opens a new session, now or when a slot is free. Calls its `opened`, perhaps before this returns.
 
         Args:
+            session: The session. If its `origin` is set, it begins with the state of the origin's source.
             wait_s: Seconds that it may wait for a slot; by default `queue_timeout_s` of the limits.
 
         Raises:
@@ -237,18 +238,6 @@ class SessionManager:
             if self.limits.idle_timeout_s is not None:
                 self._sweep(self.limits.idle_timeout_s)
         return loop
-
-    def fork(self, session: Session, origin: Origin, wait_s: float | None = None) -> None:
-        """Opens a new session as `open` does, with the current state of another one.
-
-        Args:
-            session: The new session.
-            origin: The source of its state: a session of this manager that executes no call, and gets none until
-                `freed` is called.
-            wait_s: As for `open`.
-        """
-        session.origin = origin
-        self.open(session, wait_s)
 
     def warm(self) -> None:
         """Starts the resources of sessions in advance, so that the first session does not wait for them."""

@@ -66,7 +66,8 @@ class Origin(NamedTuple):
     """The origin of a forked session.
 
     Attributes:
-        source: The session that its first state is copied from.
+        source: The session that its first state is copied from: a session of the same manager that executes no call,
+            and gets none until `freed` is called.
         freed: Must be called once, when the source may continue.
     """
 

@@ -300,16 +300,13 @@ class SessionTable:
         v2_session.session = session = self.manager.create(opened, v2_session.lost, name)
         session.user = v2_session
         if origin is not None:
-            v2_session.forked_from = origin.source.id
+            v2_session.forked_from, session.origin = origin.source.id, origin
         session.holder = self.principal.holder
         self._settle(session)
         self.v2_sessions[session.id] = v2_session
         self._opening += 1
         try:
-            if origin is None:
-                self.manager.open(session, message.wait_s)
-            else:
-                self.manager.fork(session, origin, message.wait_s)
+            self.manager.open(session, message.wait_s)
         except UsageError as error:  # the server has sessions on another event loop
             self.released(v2_session, None)
             self.deny(asker, session.id, error)

@@ -116,7 +116,8 @@ class House:
     async def fork(self, source: Session) -> Session:
         witness, freed = Witness(), asyncio.Event()
         session = self.manager.create(witness.opened, witness.lost)
-        self.manager.fork(session, Origin(source, freed.set))
+        session.origin = Origin(source, freed.set)
+        self.manager.open(session)
         await witness.heard()
         await asyncio.wait_for(freed.wait(), PATIENCE_S)
         if witness.errors:
@@ -299,7 +300,8 @@ async def test_a_fork_that_nobody_waits_for_any_more_leaves_no_process():
         witness = Witness()
         session = house.manager.create(witness.opened, witness.lost)
         freed = asyncio.Event()
-        house.manager.fork(session, Origin(one, freed.set))
+        session.origin = Origin(one, freed.set)
+        house.manager.open(session)
         session.close()
         await asyncio.wait_for(freed.wait(), PATIENCE_S)
         mine = await house.do(one, "whoami")

@@ -25,7 +25,7 @@ def freed():
 @pytest.fixture
 def pair(table, freed):
     """The same two slots, as two workers see them; a key has one of them at most."""
-    return [SharedSlots(table, row, 2, WorkerLoad(table.row(row)), freed.append, per_key=1) for row in range(2)]
+    return [SharedSlots(table, row, 2, WorkerLoad(row), freed.append, per_key=1) for row in map(table.row, range(2))]
 
 
 def end(slots: Slots, holder: int = 0) -> None:
@@ -60,7 +60,7 @@ def test_a_slot_given_back_is_free_for_the_other(pair):
 class TestOrder:
     def test_whoever_waits_longest_is_woken(self, table, pair, freed):
         here, there = pair
-        third = SharedSlots(table, 2, 2, WorkerLoad(table.row(2)), freed.append)
+        third = SharedSlots(table, table.row(2), 2, WorkerLoad(table.row(2)), freed.append)
         fill(here, here)
         assert not there.expect(1, 20, 0)
         assert not third.expect(1, 10, 0)

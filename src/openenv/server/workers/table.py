@@ -7,7 +7,7 @@ import mmap
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 
 from ...errors import UsageError
 from ...runtime.admission import SlotOutcome
@@ -315,11 +315,9 @@ class SharedSlots:
 
     A hanging worker that has the first newcomer blocks the newcomers of all workers until the parent replaces it.
 
-    Args:
-        index: This worker's row.
-
     Attributes:
         table: The shared table.
+        row: This worker's row.
         limit: Number of slots, shared by all workers.
         load: Counts the sessions that open and close here.
         freed: Called with the rows of other workers that may admit newcomers now.
@@ -327,15 +325,12 @@ class SharedSlots:
     """
 
     table: WorkerTable
-    index: InitVar[int]
+    row: WorkerRow
     limit: int
     load: WorkerLoad
     freed: Callable[[list[int]], None]
     per_key: int | None = None
     on_free: Callable[[], None] | None = None
-
-    def __post_init__(self, index: int) -> None:
-        self._row = self.table.row(index)
 
     @property
     def held(self) -> int:
@@ -354,7 +349,7 @@ class SharedSlots:
         return self.table.total(STUCK)
 
     def add_stuck(self, change: int) -> None:
-        self._row.add(STUCK, change)
+        self.row.add(STUCK, change)
 
     def note_request(self) -> None:
         self.load.note_request()
@@ -364,35 +359,35 @@ class SharedSlots:
         table = self.table
         with table:
             others = table.times()
-            others[self._row.index] = 0  # its own row is out of date while it admits newcomers
+            others[self.row.index] = 0  # its own row is out of date while it admits newcomers
             if table.total(HELD) >= self.limit or any(0 < time < since_ns for time in others):
                 return _NONE
             if counted:
                 assert self.per_key is not None
                 if table.held_by(holder) >= self.per_key:
                     return _NONE_FOR_KEY
-                self._row.add_share(holder, 1)
-            self._row.add(HELD, 1)
+                self.row.add_share(holder, 1)
+            self.row.add(HELD, 1)
         self.load.opened()
         return _TAKEN
 
     def leave(self) -> None:
-        self._row.add(LEAVING, 1)
+        self.row.add(LEAVING, 1)
 
     def give(self, holder: int = 0) -> None:
         counted = self._counted(holder)
         table = self.table
         with table:
-            self._row.add(LEAVING, -1)
-            self._row.add(HELD, -1)
+            self.row.add(LEAVING, -1)
+            self.row.add(HELD, -1)
             if counted:
-                self._row.add_share(holder, -1)
+                self.row.add_share(holder, -1)
             waiting = [table.first, *(table.aside if counted else ())]
         self.load.closed()
         self._wake(waiting)
 
     def expect(self, waiting: int, since_ns: int, aside: int) -> bool:
-        table, row = self.table, self._row
+        table, row = self.table, self.row
         with table:
             before = table.first
             row.set(WAITING, waiting)
@@ -414,7 +409,7 @@ class SharedSlots:
         return True
 
     def _wake(self, rows: list[int | None]) -> None:
-        others = {row for row in rows if row is not None and row != self._row.index}
+        others = {row for row in rows if row is not None and row != self.row.index}
         if others:
             self.freed(sorted(others))
 

@@ -184,7 +184,7 @@ class Worker(DrainingServer):
         self._opening: set[asyncio.Task[None]] = set()
         self._slots: SharedSlots | None = None
         if self.environment is not None:
-            limits, row = self.environment.manager.limits, membership.row.index
+            limits, row = self.environment.manager.limits, membership.row
             self._slots = SharedSlots(
                 membership.table,
                 row,
@@ -195,7 +195,7 @@ class Worker(DrainingServer):
             )
             self.environment.manager.share(self._slots)
             self.environment.worker_key = membership.key
-            self.environment.warns_about_keys = row == 0
+            self.environment.warns_about_keys = row.index == 0
             self.environment.redirect = self._redirect
             self.environment.serving = lambda: membership.table.serving
             self.environment.other_workers = lambda: membership.others
