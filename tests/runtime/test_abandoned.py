@@ -196,4 +196,4 @@ async def test_nothing_is_watched_when_all_sessions_are_gone():
     session, _ = await open_session(manager)
     session.close()
     await until(lambda: session.state is SessionState.GONE)
-    assert not manager.ending.watching
+    assert manager.ending._timer is None

@@ -105,12 +105,12 @@ async def test_what_gates_hold_back_is_told(since):
 
 async def test_it_looks_by_itself_while_there_are_sessions_and_not_longer(since):
     manager = SessionManager(InlinePlain, Limits(2))
-    assert not manager.gauges.ticking
+    assert manager.gauges._timer is None
     session, _ = await open_session(manager)
-    assert manager.gauges.ticking
+    assert manager.gauges._timer is not None
     await until(lambda: since.states() == {"live": 1})
     session.close()
-    assert not manager.gauges.ticking
+    assert manager.gauges._timer is None
     assert since.states() == {}
 
 
@@ -123,9 +123,9 @@ async def test_it_goes_on_for_those_who_only_wait(since):
     await until(lambda: since.value(Gauge.QUEUED) == 1)
     first.close()
     await until(lambda: since.value(Gauge.QUEUED) == 0)
-    assert manager.gauges.ticking
+    assert manager.gauges._timer is not None
     second.close()
-    assert not manager.gauges.ticking
+    assert manager.gauges._timer is None
 
 
 async def test_several_managers_of_a_process_add_up(since):
@@ -182,7 +182,7 @@ async def test_it_looks_no_more_when_it_has_ended():
 async def test_nothing_is_looked_at_where_metrics_are_off():
     gauges = SessionGauges(dict, Meter())
     gauges.begin(asyncio.get_running_loop())
-    assert not gauges.ticking
+    assert gauges._timer is None
 
 
 class Brittle(Plain):

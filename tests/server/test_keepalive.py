@@ -62,12 +62,12 @@ def test_a_forgotten_connection_hears_nothing_and_the_timer_ends_with_the_last()
         keepalive.watch(patient)
         keepalive.watch(other)
         keepalive.forget(patient)
-        assert keepalive.ticking
+        assert keepalive._timer is not None
         keepalive.beat()
         assert (patient.pings, other.pings) == (0, 1)
         keepalive.forget(other)
         keepalive.forget(other)
-        assert not keepalive.ticking
+        assert keepalive._timer is None
 
     beating(scenario)
 
@@ -80,7 +80,7 @@ def test_the_timer_beats_by_itself_and_stops_when_nobody_is_left():
         keepalive.watch(patient)
         await asyncio.wait_for(cut.wait(), 20)
         assert patient.pings == 1
-        assert not keepalive.ticking
+        assert keepalive._timer is None
 
     beating(scenario, interval=0.005)
 
@@ -89,7 +89,7 @@ def test_without_an_interval_nothing_is_watched():
     async def scenario(keepalive):
         patient = Patient()
         keepalive.watch(patient)
-        assert not keepalive.ticking
+        assert keepalive._timer is None
         keepalive.beat()
         assert patient.pings == 0
 
@@ -123,7 +123,7 @@ def test_a_word_at_any_time_begins_the_count_anew():
             keepalive.beat()
         assert patient.cuts == 0
         keepalive.forget(app_keepalive)
-        assert not keepalive.ticking
+        assert keepalive._timer is None
 
     asyncio.run(run())
 

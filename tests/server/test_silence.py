@@ -110,7 +110,7 @@ def test_who_speaks_in_every_period_stays(ws, pings):
 def test_heartbeats_can_be_off(ws):
     app = app_of(InlineProbe, heartbeat_s=0)
     with served(app, ws=ws, **NO_PINGS) as address, opened(address) as raw:
-        assert not app.state.openenv.app_keepalive.ticking
+        assert app.state.openenv.app_keepalive._timer is None
         raw.settimeout(0.3)
         with pytest.raises(TimeoutError):
             raw.recv(1)
@@ -121,7 +121,7 @@ def test_v1_knows_no_heartbeats(ws):
     with served(app, ws=ws, **NO_PINGS) as address:
         wire = SocketWire(f"ws://{address}/ws")
         wire.ask({"type": "reset"})
-        assert not app.state.openenv.app_keepalive.ticking
+        assert app.state.openenv.app_keepalive._timer is None
         wire.close()
 
 

@@ -58,13 +58,9 @@ class SessionGauges:
         self._published: dict[Gauge, int] = {}
         self._lags: deque[int] = deque(maxlen=LAGS)
         self._loop: asyncio.AbstractEventLoop | None = None
+        # Set only while there are sessions.
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-
-    @property
-    def ticking(self) -> bool:
-        """Whether a timer is set. It is set only while there are sessions."""
-        return self._timer is not None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Starts counting. Idempotent."""

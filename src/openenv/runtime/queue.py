@@ -251,15 +251,11 @@ class EndingSessions:
         self._loop: asyncio.AbstractEventLoop | None = None
         # In the order in which they began to close.
         self._since: dict[Session, float] = {}
+        # Set only while there are sessions to watch.
         self._timer: asyncio.TimerHandle | None = None
         # The number of abandoned calls that have not returned; and the sessions above the limit.
         self._abandoned = 0
         self._stuck: dict[Session, None] = {}
-
-    @property
-    def watching(self) -> bool:
-        """Whether a timer is set. It is set only while there are sessions to watch."""
-        return self._timer is not None
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Moves the timer to another event loop."""

@@ -120,6 +120,23 @@ def is_tool_call(action: Any) -> bool:
     return isinstance(kind, str) and kind in _TOOL_ACTIONS
 
 
+def forbidden_call(scope: Scope, kind: str, action: Any = None) -> Forbidden | None:
+    """The error if a key of a scope does not permit a call of a session.
+
+    Args:
+        scope: The scope of the key.
+        kind: The type of the message: "reset", "step", "mcp", "close" and others.
+        action: The validated action of a step; None if it is invalid.
+    """
+    right = Right.DRIVE
+    if kind == "close":
+        right = Right.CONNECT
+    elif kind == "mcp" or (kind == "step" and is_tool_call(action)):
+        right = Right.TOOLS
+    what = "a step that is not a tool call" if kind == "step" else kind
+    return None if allows(scope, right) else refusal(scope, what)
+
+
 class Keyring:
     """The keys of a server.
 

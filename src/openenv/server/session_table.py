@@ -23,7 +23,7 @@ from ..runtime.session import LastSeen, OnOpened, Origin, Session, SessionState
 from ..settings import ServerSettings
 from ..telemetry.metrics import METER
 from ..telemetry.tracing import ConnectionTracer
-from .auth import Principal, Right, Scope, allows, is_tool_call, refusal
+from .auth import Principal, Scope, forbidden_call
 from .timers import Deadlines
 from .v1 import log_error
 from .v2_session import SessionRequest, V2Session
@@ -257,15 +257,11 @@ class SessionTable:
 
     def _forbidden(self, message: SessionRequest) -> OpenEnvError | None:
         """The error if the client's key does not permit the call; such a call is refused, and uses no number."""
-        right, what = Right.DRIVE, str(type(message).__struct_config__.tag)
-        if type(message) is messages.McpOp:
-            right = Right.TOOLS
-        elif type(message) is messages.StepOp:
-            what = "a step that is not a tool call"
-            # A step with an invalid action is not a tool call either.
+        action = None
+        if type(message) is messages.StepOp:
             with contextlib.suppress(errors.InvalidAction):
-                right = Right.TOOLS if is_tool_call(self.protocol.action(message.action)) else Right.DRIVE
-        return None if allows(self.principal.scope, right) else refusal(self.principal.scope, what)
+                action = self.protocol.action(message.action)
+        return forbidden_call(self.principal.scope, str(type(message).__struct_config__.tag), action)
 
     def _take_over(self, v2_session: V2Session, asker: Asker, again: bool = False) -> None:
         """Moves a session to this connection. `again`: its client repeats `open` and does not attach."""

@@ -121,17 +121,13 @@ class Keepalive:
         self._interval = interval_s or 0.0
         self._patience = patience
         self._watched: dict[KeepaliveTarget, int] = {}
+        # Set only while there is a connection to watch.
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     def of_app(cls, period_s: float) -> Keepalive:
         """For clients that send a frame in every period: cuts those that are silent for two; 0 watches nothing."""
         return cls(period_s / LOOKS, PATIENCE)
-
-    @property
-    def ticking(self) -> bool:
-        """Whether a timer is set: only while there is a connection to watch."""
-        return self._timer is not None
 
     @property
     def watches(self) -> bool:

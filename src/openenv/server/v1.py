@@ -17,7 +17,7 @@ from ..runtime.session import LastSeen, OnOpened, Session
 from ..telemetry.logs import log_extra
 from ..telemetry.metrics import METER, Phase
 from . import mcp_methods
-from .auth import Principal, Right, Scope, allows, is_tool_call, refusal
+from .auth import Principal, Scope, forbidden_call
 from .shared_sessions import AttachedSession
 
 if TYPE_CHECKING:
@@ -223,16 +223,9 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
 
     def _check(self, message: Any) -> None:
         """Raises `Forbidden` if the client's key does not permit the frame."""
-        kind, scope = message["type"], self.principal.scope
-        if kind == "close":
-            right = Right.CONNECT
-        elif kind == "mcp" or (kind == "step" and is_tool_call(message["data"])):
-            right = Right.TOOLS
-        else:
-            right = Right.DRIVE
-        what = "a step that is not a tool call" if kind == "step" else kind
-        if not allows(scope, right):
-            raise refusal(scope, what)
+        forbidden = forbidden_call(self.principal.scope, message["type"], message.get("data"))
+        if forbidden is not None:
+            raise forbidden
 
     def _traced(self, message: Any) -> Done:
         """Wraps `_answer` in a tracing span."""

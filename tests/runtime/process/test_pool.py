@@ -39,7 +39,7 @@ async def test_processes_are_kept_ready_and_replaced_when_they_are_taken(loop_fa
         assert await patient.start() is None
         assert await patient.pid() in first
         assert len(await children(pool, 3)) == 3
-        assert pool.ready == 2
+        assert len(pool._ready) == 2
         await patient.close()
 
 

@@ -181,6 +181,7 @@ class ProcessPool:
         self._pool_size = settings.process_pool
         self._ids = itertools.count(1)
         self._handles: dict[int, ProcessHandle] = {}
+        # The processes that wait for a session.
         self._ready: deque[ProcessHandle] = deque()
         self._orders: Orders = deque()
         self._fork_server: ForkServerProcess | None = None
@@ -190,11 +191,6 @@ class ProcessPool:
         self._restart: asyncio.TimerHandle | None = None
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._failure = ""
-
-    @property
-    def ready(self) -> int:
-        """The number of processes that wait for a session."""
-        return len(self._ready)
 
     @property
     def pid(self) -> int | None:
