@@ -7,7 +7,8 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from email.message import Message
 from http.client import HTTPException, IncompleteRead
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,6 +30,7 @@ class HttpReply:
 
     status: int
     body: bytes
+    headers: Message = field(default_factory=Message)
 
     def json(self) -> Any:
         """The value that the body holds. Raises `ValueError` if the body is not JSON."""
@@ -89,7 +91,7 @@ def fetch(url: str, headers: Mapping[str, str], timeout_s: float | None, body: A
         raise ConnectionLost(f"no answer from {url}: {reason_of(error)}; is the server up?") from error
     if len(content) > MOST_BYTES:
         raise ProtocolViolation(f"the answer of {url} is larger than {MOST_BYTES >> 20} MiB")
-    return HttpReply(reply.status, content)
+    return HttpReply(reply.status, content, reply.headers)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

@@ -6,17 +6,14 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
-from .._http import SCOPE_HEADER, bearer, reason_of
-from ..errors import ConnectionLost, MissingExtra, ProtocolViolation, Unauthorized, UsageError
+from .._http import SCOPE_HEADER, bearer, fetch
+from ..errors import ConnectionLost, ProtocolViolation, Unauthorized, UsageError
 from ..telemetry.metrics import quantile
 from .terminal import display_module
-
-if TYPE_CHECKING:
-    import httpx
 
 
 class Timing(NamedTuple):
@@ -151,63 +148,53 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
 
     from ..client.endpoints import http_url, websocket_url
 
-    try:
-        import httpx
-    except ModuleNotFoundError:
-        raise MissingExtra("httpx", "bench") from None
     address = http_url(websocket_url(url))
     console = shown.stdout()
-    with httpx.Client(base_url=address, headers=bearer(api_key), timeout=TIMEOUT_S) as client:
-        if once or not console.is_terminal:
-            first, _ = _look(client, address)
-            time.sleep(interval)
-            last, sessions = _look(client, address)
-            with console.capture() as drawn:
-                picture = shown.picture(address, Interval(first, last), sessions, console.width, LINES_ONCE)
-                console.print(picture)
-            for line in drawn.get().splitlines():
-                print(line.rstrip())
-            return
-        before: Scrape | None = None
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            while True:  # until Ctrl-C, also while the server does not answer
-                began = time.monotonic()
-                try:
-                    now, sessions = _look(client, address)
-                except ConnectionLost as error:
-                    before = None
-                    live.update(shown.absence(address, error.message), refresh=True)
-                else:
-                    span = Interval(before or now, now)
-                    picture = shown.picture(address, span, sessions, console.width, console.height)
-                    live.update(picture, refresh=True)
-                    before = now
-                time.sleep(max(0.0, began + interval - time.monotonic()))
+    if once or not console.is_terminal:
+        first, _ = _look(address, api_key)
+        time.sleep(interval)
+        last, sessions = _look(address, api_key)
+        with console.capture() as drawn:
+            picture = shown.picture(address, Interval(first, last), sessions, console.width, LINES_ONCE)
+            console.print(picture)
+        for line in drawn.get().splitlines():
+            print(line.rstrip())
+        return
+    before: Scrape | None = None
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:  # until Ctrl-C, also while the server does not answer
+            began = time.monotonic()
+            try:
+                now, sessions = _look(address, api_key)
+            except ConnectionLost as error:
+                before = None
+                live.update(shown.absence(address, error.message), refresh=True)
+            else:
+                span = Interval(before or now, now)
+                picture = shown.picture(address, span, sessions, console.width, console.height)
+                live.update(picture, refresh=True)
+                before = now
+            time.sleep(max(0.0, began + interval - time.monotonic()))
 
 
-def _look(client: httpx.Client, address: str) -> tuple[Scrape, list[dict[str, Any]] | None]:
+def _look(address: str, api_key: str | None) -> tuple[Scrape, list[dict[str, Any]] | None]:
     """Asks the server for its metrics and its sessions; None for sessions that this key may not list.
 
     Raises:
         ConnectionLost: The server does not answer now.
         Unauthorized, UsageError, ProtocolViolation: The server will not answer later either.
     """
-    import httpx
-
-    try:
-        answer = client.get("/metrics")
-        if answer.status_code in {401, 403}:
-            raise Unauthorized(f"{address} does not accept this key for its metrics: give one by --api-key")
-        if answer.status_code == 404:
-            raise UsageError(f"{address} has no /metrics: it is not an openenv server, or metrics are off")
-        if answer.status_code >= 500:
-            raise ConnectionLost(f"{address} answers with status {answer.status_code}")
-        if answer.status_code != 200:
-            raise ProtocolViolation(f"{address} answers with status {answer.status_code}")
-        scrape, listed = Scrape.parse(answer.text, time.monotonic()), None
-        if answer.headers.get(SCOPE_HEADER) == "control":  # other keys may not list sessions
-            with suppress(ValueError):  # not JSON: the app's owner put another route there
-                listed = client.get("/sessions").json()
-    except httpx.HTTPError as error:
-        raise ConnectionLost(f"no answer from {address}: {reason_of(error)}; is the server up?") from None
+    answer = fetch(f"{address}/metrics", bearer(api_key), TIMEOUT_S)
+    if answer.status in {401, 403}:
+        raise Unauthorized(f"{address} does not accept this key for its metrics: give one by --api-key")
+    if answer.status == 404:
+        raise UsageError(f"{address} has no /metrics: it is not an openenv server, or metrics are off")
+    if answer.status >= 500:
+        raise ConnectionLost(f"{address} answers with status {answer.status}")
+    if answer.status != 200:
+        raise ProtocolViolation(f"{address} answers with status {answer.status}")
+    scrape, listed = Scrape.parse(answer.body.decode(errors="replace"), time.monotonic()), None
+    if answer.headers.get(SCOPE_HEADER) == "control":  # other keys may not list sessions
+        with suppress(ValueError):  # not JSON: the app's owner put another route there
+            listed = fetch(f"{address}/sessions", bearer(api_key), TIMEOUT_S).json()
     return scrape, listed if isinstance(listed, list) else None
