@@ -1,4 +1,4 @@
-"""Python in a sandbox: code, files, and a function to be written that passes hidden tests."""
+"""Python in a sandbox: run code, keep files, and write a function that passes hidden tests."""
 
 from .client import PythonSandboxEnv
 from .models import PythonSandboxAction, PythonSandboxObservation, PythonSandboxState

@@ -16,19 +16,23 @@ __all__ = ["PythonSandboxAction", "PythonSandboxObservation", "PythonSandboxStat
 
 
 class PythonSandboxAction(Action):
-    """One of: run code, write, read or list files, submit the solution, which ends the episode."""
+    """Run code; write, read or list files; or submit the solution, which ends the episode."""
 
-    kind: Literal["run", "write", "read", "list", "submit"] = Field(default="run", description="What is to be done")
+    kind: Literal["run", "write", "read", "list", "submit"] = Field(default="run", description="The kind of action")
     code: str = Field(
         default="",
         max_length=50_000,
-        description="Python: to be executed (run), or the solution (submit)",
+        description="Python code to execute (run), or the solution (submit)",
     )
-    path: str = Field(default="", max_length=1000, description="A file (write, read) or folder (list), from /desk on")
+    path: str = Field(
+        default="",
+        max_length=1000,
+        description="File (write, read) or folder (list); a relative path begins at /desk",
+    )
     content: str = Field(
         default="",
         max_length=100_000,
-        description="What to write to the file",
+        description="Text to write to the file",
     )
 
     @model_validator(mode="after")
@@ -41,34 +45,36 @@ class PythonSandboxAction(Action):
 
 
 class PythonSandboxObservation(Observation):
-    """The task, and what became of the action. `reward` and `done` are there: every `Observation` has them."""
+    """The task, and the result of the action. `Observation` already has `reward` and `done`."""
 
-    task: str = Field(description="What the solution must do, in words, with examples")
-    family: str = Field(default="", description="The name of the function that is asked for")
+    task: str = Field(description="The task in words, with examples")
+    family: str = Field(default="", description="Name of the required function")
     status: Literal["ready", "ok", "error", "timeout", "crashed", "limit"] = Field(
         default="ready",
-        description="ok; error: the code raised, or the file cannot be had; timeout: it was stopped; crashed: the "
-        "interpreter ended; limit: it took too much memory, or too many processes or files",
+        description="ok; error: the code raised, or the file cannot be read or written; timeout: it was stopped; "
+        "crashed: the interpreter ended; limit: it used too much memory, or too many processes or files",
     )
-    reason: str = Field(default="", description="Why it is not ok")
-    output: str = Field(default="", description="What the code printed, errors included; what a file contains")
-    output_cut: bool = Field(default=False, description="There was more")
-    value: str | None = Field(default=None, description="Of the expression that the code ends with, as at a prompt")
-    files: list[str] = Field(default_factory=list, description="What a folder contains, with all folders in it")
-    exit_code: int | None = Field(default=None, description="Of an interpreter that ended; negative: of a signal")
-    restarted: bool = Field(default=False, description="The variables are gone: the interpreter is a new one")
-    files_lost: bool = Field(default=False, description="The files are gone too: the sandbox is a new one")
-    steps_left: int = Field(ge=0, description="How many actions remain")
-    passed: float | None = Field(default=None, description="The share of hidden tests that the solution passed")
+    reason: str = Field(default="", description="Why the status is not ok")
+    output: str = Field(default="", description="Output of the code, with its errors; or the content of a file")
+    output_cut: bool = Field(default=False, description="Whether the output was cut")
+    value: str | None = Field(default=None, description="Value of the expression at the end of the code, if any")
+    files: list[str] = Field(default_factory=list, description="Files of a folder and of its subfolders")
+    exit_code: int | None = Field(
+        default=None, description="Exit code of an interpreter that ended; negative for a signal"
+    )
+    restarted: bool = Field(default=False, description="The variables are lost: a new interpreter runs")
+    files_lost: bool = Field(default=False, description="The files are lost too: a new sandbox runs")
+    steps_left: int = Field(ge=0, description="Number of remaining actions")
+    passed: float | None = Field(default=None, description="Share of hidden tests that the solution passed")
     terminated: bool = Field(default=False, description="A solution was submitted")
     truncated: bool = Field(default=False, description="The episode was cut short: no action remains")
 
 
 class PythonSandboxState(State):
-    """What a trainer may look at. The hidden tests are nowhere here."""
+    """Data for the trainer, without the hidden tests."""
 
-    split: str = Field(default="", description="Of the task")
-    index: int | None = Field(default=None, description="Of the task in its split")
-    family: str = Field(default="", description="The name of the function that is asked for")
-    statuses: list[str] = Field(default_factory=list, description="Of the episode's actions")
-    passed: float | None = Field(default=None, description="The share of hidden tests that the solution passed")
+    split: str = Field(default="", description="Split of the task")
+    index: int | None = Field(default=None, description="Index of the task in its split")
+    family: str = Field(default="", description="Name of the required function")
+    statuses: list[str] = Field(default_factory=list, description="Status of each action of the episode")
+    passed: float | None = Field(default=None, description="Share of hidden tests that the solution passed")

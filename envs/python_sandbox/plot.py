@@ -1,4 +1,4 @@
-"""Makes reward_curve.png: a bandit for each function that is asked for, which learns what program to submit.
+"""Draws reward_curve.png: one bandit for each kind of function learns which program to submit.
 
 In the folder above this one: `python -m python_sandbox.plot` (it takes minutes, and needs matplotlib and bubblewrap).
 """
@@ -16,7 +16,7 @@ from .client import PythonSandboxEnv
 from .models import PythonSandboxAction, PythonSandboxObservation, PythonSandboxState
 from .server.python_sandbox_environment import PythonSandboxEnvironment
 
-__all__ = ["Author", "evaluate", "main", "train"]
+__all__ = ["Bandit", "evaluate", "main", "train"]
 
 EPISODES = 400
 EVERY = 20
@@ -24,7 +24,7 @@ SEEDS = 3
 
 Client = SyncEnvClient[PythonSandboxAction, PythonSandboxObservation, PythonSandboxState]
 
-# What it knows: programs, and not which of them is meant by which task. N, M are the numbers that the task names.
+# The bandit knows these programs, and learns which one solves which task. N and M are the numbers in the task.
 PROGRAMS = [
     "def NAME(x): return sum(v for v in x if v % N == 0)",
     "def NAME(x): return sum(v for v in x if v > N)",
@@ -45,32 +45,32 @@ PROGRAMS = [
 ]
 
 
-class Author:
-    """Submits the program that was worth most for a function so far; now and then another one.
+class Bandit:
+    """Chooses the program with the highest mean reward for a function so far, and sometimes a random one.
 
     Args:
-        seed: Of what it tries.
+        seed: Seed of the random choices.
     """
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311 - a game
-        # An untried program is taken for a good one: so each is tried.
-        self._worth: defaultdict[str, list[float]] = defaultdict(lambda: [1.0] * len(PROGRAMS))
-        self._tried: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(PROGRAMS))
+        # An untried program counts as a good one, so the bandit tries each.
+        self._means: defaultdict[str, list[float]] = defaultdict(lambda: [1.0] * len(PROGRAMS))
+        self._counts: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(PROGRAMS))
 
-    def choose(self, family: str, curious: float) -> int:
-        if self._random.random() < curious:
+    def choose(self, family: str, exploration: float) -> int:
+        if self._random.random() < exploration:
             return self._random.randrange(len(PROGRAMS))
-        worth = self._worth[family]
-        return self._random.choice([index for index, each in enumerate(worth) if each == max(worth)])
+        means = self._means[family]
+        return self._random.choice([index for index, each in enumerate(means) if each == max(means)])
 
     def learn(self, family: str, index: int, reward: float) -> None:
-        self._tried[family][index] += 1
-        self._worth[family][index] += (reward - self._worth[family][index]) / self._tried[family][index]
+        self._counts[family][index] += 1
+        self._means[family][index] += (reward - self._means[family][index]) / self._counts[family][index]
 
 
 def episode(env: Client, seen: PythonSandboxObservation, index: int) -> float:
-    """Submits a program, with the numbers of the task."""
+    """Submits a program with the numbers of the task, and returns its reward."""
     said = seen.task.split("Examples:")[0]
     numbers = re.findall(r"(?<![\w])-?\d+", said.replace("3n", "").replace("100 if", ""))
     if seen.family == "collatz":
@@ -80,23 +80,23 @@ def episode(env: Client, seen: PythonSandboxObservation, index: int) -> float:
     return float(env.step(PythonSandboxAction(kind="submit", code=code)).reward or 0.0)
 
 
-def train(env: Client, author: Author, episodes: int) -> list[float]:
-    """Rewards of tasks of the split train, in turn."""
+def train(env: Client, bandit: Bandit, episodes: int) -> list[float]:
+    """Learns from the tasks of the split train in turn, and returns their rewards."""
     rewards = []
     for number in range(episodes):
         seen = env.reset(split="train", index=number % 200).observation
-        index = author.choose(seen.family, 0.05 * (1 - number / episodes))
+        index = bandit.choose(seen.family, 0.05 * (1 - number / episodes))
         rewards.append(episode(env, seen, index))
-        author.learn(seen.family, index, rewards[-1])
+        bandit.learn(seen.family, index, rewards[-1])
     return rewards
 
 
-def evaluate(env: Client, author: Author, episodes: int = 100) -> float:
-    """The mean reward of tasks of the split test, without trying."""
+def evaluate(env: Client, bandit: Bandit, episodes: int = 100) -> float:
+    """The mean reward of tasks of the split test, without exploration."""
     total = 0.0
     for number in range(episodes):
         seen = env.reset(split="test", index=number).observation
-        total += episode(env, seen, author.choose(seen.family, 0.0))
+        total += episode(env, seen, bandit.choose(seen.family, 0.0))
     return total / episodes
 
 
@@ -109,9 +109,9 @@ def main() -> None:
     curves, ends = [], []
     with PythonSandboxEnv(env=PythonSandboxEnvironment).sync() as env:
         for seed in range(SEEDS):
-            author = Author(seed)
-            rewards = train(env, author, EPISODES)
-            ends.append(evaluate(env, author))
+            bandit = Bandit(seed)
+            rewards = train(env, bandit, EPISODES)
+            ends.append(evaluate(env, bandit))
             curves.append([sum(rewards[start : start + EVERY]) / EVERY for start in range(0, EPISODES, EVERY)])
             axes.plot(middles, curves[-1], color="#2166ac", alpha=0.25, linewidth=1)
             print(f"seed {seed}: {curves[-1][0]:.2f} -> {curves[-1][-1]:.2f}, test {ends[-1]:.2f}")  # noqa: T201

@@ -1,4 +1,4 @@
-"""Reasoning tasks: more than a hundred kinds of questions, made from seeds, with answers that are verified."""
+"""Reasoning tasks: more than a hundred kinds of questions, generated from seeds, with verified answers."""
 
 from .client import ReasoningEnv
 from .models import ReasoningAction, ReasoningObservation, ReasoningState

@@ -20,8 +20,8 @@ class ReasoningEnv(EnvClient[ReasoningAction, ReasoningObservation, ReasoningSta
             result = env.step(ReasoningAction(answer="292"))
             print(result.reward, result.done)
 
-    Arguments of `reset`, all by name: `seed`; `task`, the name of a dataset; `split` and `index` for a certain
-    question; `tries` (1 to 10), how often it may be answered.
+    `reset` takes keyword arguments: `seed`; `task`, the name of a dataset; `split` and `index`, which select a
+    question; `tries`, the number of answers (1 to 10).
 
     In asynchronous code the same calls are awaited. `ReasoningEnv(env=ReasoningEnvironment)` needs no server.
     """

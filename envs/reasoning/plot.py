@@ -1,4 +1,4 @@
-"""Makes reward_curve.png: least squares learns how many legs each animal has, from questions and their answers alone.
+"""Draws reward_curve.png: least squares learns the number of legs of each animal from questions and right answers.
 
 In the folder above this one: `python -m reasoning.plot` (it takes some seconds, and needs matplotlib).
 """
@@ -27,7 +27,7 @@ Client = SyncEnvClient[ReasoningAction, ReasoningObservation, ReasoningState]
 
 
 class Counter:
-    """Answers with a weighted sum of the numbers in a question; a weight for each word behind a number."""
+    """Answers with a weighted sum of the numbers in a question. The word after a number determines its weight."""
 
     def __init__(self) -> None:
         self._words: dict[str, int] = {}
@@ -52,12 +52,12 @@ class Counter:
 
 
 def amounts(question: str) -> dict[str, int]:
-    """The numbers in a question, by the words behind them: `13 woodlouses, 8 leechs` ..."""
+    """The numbers in a question, by the words after them: `13 woodlouses, 8 leechs` ..."""
     return {word: int(number) for number, word in re.findall(r"(\d+) ([a-z ]+?)(?=[,?]| and )", question)}
 
 
 def episode(env: Client, counter: Counter, learn: bool, **of_reset: Any) -> float:
-    """One question; returns the reward of the answer. The right one is learned from after it, if at all."""
+    """Answers one question, and returns the reward. With `learn`, the counter then learns from the right answer."""
     question = env.reset(**of_reset).observation.question
     result = env.step(ReasoningAction(answer=counter.answer(question)))
     if learn:

@@ -1,7 +1,7 @@
-"""Tries every dataset: its own answers must be right, and no answer may make it fail. Prints what is odd about them.
+"""Tries every dataset, and prints the unusual ones. Its own answers must be right, and no odd answer may be.
 
-In the folder above this one: `python -m reasoning.survey` (a minute; `python -m reasoning.survey 20` looks at 20
-questions each). The slow ones are left out.
+In the folder above this one: `python -m reasoning.survey` (a minute; `python -m reasoning.survey 20` tries 20
+questions of each). It leaves out the slow datasets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,16 @@ ODD = (
 
 
 class Finding(NamedTuple):
-    """What was seen of a dataset."""
+    """Results of a dataset.
+
+    Attributes:
+        name: Name of the dataset.
+        seconds: Longest time that a question took with all its answers.
+        unanswered: Number of questions without an answer of their own.
+        wrong: Number of questions whose own answer did not score 1.
+        mistaken: Number of odd answers that scored 1 or more, or less than 0.
+        unread: Number of odd answers that the scorer could not read. They count as wrong.
+    """
 
     name: str
     seconds: float
@@ -44,13 +53,7 @@ class Finding(NamedTuple):
 
 
 def examine(name: str, questions: int = 1) -> Finding:
-    """Makes questions of a dataset, and scores their own answers and odd ones.
-
-    Returns:
-        The longest time a question took with all its answers; how many had no answer of their own; for how many that
-        one was not worth 1; how many odd answers were taken for right ones, or for worse than nothing; how many the
-        scorer could not read (they count as wrong).
-    """
+    """Generates questions of a dataset, and scores their own answers and odd ones."""
     longest, unanswered, wrong, mistaken, unread = 0.0, 0, 0, 0, 0
     for number in range(questions):
         began = time.perf_counter()
@@ -60,7 +63,7 @@ def examine(name: str, questions: int = 1) -> Finding:
         elif score(asked, asked.answer)[0] < 1:
             wrong += 1
         scored = [score(asked, answer) for answer in ODD if not _right(asked, answer)]
-        mistaken += sum(not 0 <= worth < 1 for worth, _ in scored)
+        mistaken += sum(not 0 <= reward < 1 for reward, _ in scored)
         unread += sum(bool(note) for _, note in scored)
         longest = max(longest, time.perf_counter() - began)
     return Finding(name, longest, unanswered, wrong, mistaken, unread)
@@ -74,7 +77,7 @@ def main() -> None:
     questions = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     for name in NAMES:
         if name in SLOW:
-            print(f"{name}: left out, for it may take long")  # noqa: T201
+            print(f"{name}: left out, since it may take long")  # noqa: T201
             continue
         found = examine(name, questions)
         if found.seconds > 0.3 or any(found[2:]):

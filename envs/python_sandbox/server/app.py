@@ -1,4 +1,4 @@
-"""The app: `openenv serve .` serves it, and so does any other ASGI server. Without a sandbox it refuses to start."""
+"""The ASGI app. `openenv serve .` and other ASGI servers serve it. It does not start without a working sandbox."""
 
 from __future__ import annotations
 

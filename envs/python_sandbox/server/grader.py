@@ -1,4 +1,4 @@
-"""What a solution is worth: the share of the hidden tests that it passes."""
+"""Rewards a solution with the share of the hidden tests that it passes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ GRADE_S = 5.0
 
 
 def grade(task: Task, code: str) -> tuple[float, Reply]:
-    """Runs a solution in a sandbox of its own, which nothing of its author's has been in.
+    """Runs a solution in a new sandbox, in which no code of the agent ran before.
 
-    It is given the arguments and tells its answers; they are compared here, where its code cannot be. Whatever it
-    says there is an answer and nothing more.
+    The sandbox receives the arguments and returns the answers. This process compares them, since the solution cannot
+    run code here. Output from the sandbox counts only as an answer.
 
     Returns:
-        The share, and what became of it.
+        The share of hidden tests that passed, and the reply of the sandbox.
 
     Raises:
-        OSError: There is no sandbox.
+        OSError: The sandbox could not be started.
     """
     with Sandbox() as sandbox:
         reply = sandbox.ask(
@@ -42,7 +42,7 @@ def grade(task: Task, code: str) -> tuple[float, Reply]:
 
 
 def is_same(given: Any, expected: Any) -> bool:
-    """Equal and of the same type, through and through: 1, 1.0 and True are three answers."""
+    """Whether two values are equal, with equal types at every depth: 1, 1.0 and True are different answers."""
     if type(given) is not type(expected):
         return False
     if isinstance(expected, list):

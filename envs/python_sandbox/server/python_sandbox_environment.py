@@ -1,4 +1,4 @@
-"""The environment itself: tasks, actions, rewards. What runs code is in `sandbox.py`."""
+"""The environment: tasks, actions, rewards. `sandbox.py` runs the code."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MOST_STEPS = 20
 
 
 class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObservation, PythonSandboxState]):
-    """A function is to be written. Code runs in a sandbox, where variables and files stay for the episode; what is
-    submitted is worth the share of hidden tests that it passes."""
+    """The task is to write a function. Code runs in a sandbox, which keeps variables and files for the episode. The
+    reward of a submission is the share of hidden tests that it passes."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
-    # Each session has a process of its own, and its sandbox ends with it.
+    # Each session has a separate process. When it ends, its sandbox ends too.
     execution = "process"
 
     def __init__(self) -> None:
@@ -46,21 +46,21 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
         step_s: float | None = None,
         **kwargs: Any,
     ) -> PythonSandboxObservation:
-        """Sets a task. Nothing of the last episode remains.
+        """Sets a task, and removes everything of the last episode.
 
         Args:
-            seed: Chooses the task where `index` does not.
+            seed: Chooses the task if `index` is missing.
             episode_id: Id of the episode.
             split: "train" or "test".
-            index: Which task of the split.
-            step_s: What the code of a step may take, if less than 5 s.
+            index: Index of the task in the split.
+            step_s: Time limit for the code of a step, at most 5 s.
 
         Raises:
-            InvalidArgument: There is no such split or task, or the time is none.
+            InvalidArgument: The split, task or time is not valid.
         """
         split = tasks.split_named("train" if split is None else split)
         index = self.rng.randrange(tasks.SIZES[split]) if index is None else tasks.checked(split, index)
-        step_s = _bounded(step_s)
+        step_s = _time_limit(step_s)
         self._task = tasks.task(split, index)
         self.close()
         self._state = PythonSandboxState(
@@ -74,15 +74,19 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
     def step(
         self, action: PythonSandboxAction, timeout_s: float | None = None, **kwargs: Any
     ) -> PythonSandboxObservation:
-        """Does one action. Code that hangs, ends or takes too much is stopped, and the episode goes on.
+        """Executes an action. Code that hangs, exits or uses too much is stopped, and the episode continues.
 
         Args:
-            action: What to do.
-            timeout_s: What the code may take, if less than `reset` said.
+            action: The action.
+            timeout_s: Time limit for the code, if shorter than that of `reset`.
+
+        Raises:
+            ResetRequired: No episode is running.
+            StepFailed: The sandbox could not be started.
         """
         if not self._playing or self._task is None:
-            raise ResetRequired("no task is set: call reset() for one")
-        seen = self._submit(action) if action.kind == "submit" else self._do(action, timeout_s)
+            raise ResetRequired("no task is set: call reset() first")
+        seen = self._submit(action) if action.kind == "submit" else self._run(action, timeout_s)
         self._state.step_count += 1
         self._state.statuses.append(seen.status)
         seen.steps_left = MOST_STEPS - self._state.step_count
@@ -105,13 +109,17 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
             self._sandbox, self._started = None, 0
 
     def save_state(self) -> Any:
-        """What runs in the sandbox cannot be copied."""
+        """Raises an error, since the processes of the sandbox cannot be copied.
+
+        Raises:
+            NotForkable: Always.
+        """
         raise NotForkable(
             "PythonSandboxEnvironment cannot be forked: its interpreter runs in a sandbox; open a session, "
             "reset it to the same split and index, and do the same actions"
         )
 
-    # The tasks, as servers and clients ask for them.
+    # The task API.
 
     @classmethod
     def list_splits(cls) -> list[str]:
@@ -133,7 +141,7 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
     def list_tasks(cls, split: str) -> list[dict[str, Any]]:
         return cls.get_task_range(split)
 
-    def _do(self, action: PythonSandboxAction, timeout_s: float | None) -> PythonSandboxObservation:
+    def _run(self, action: PythonSandboxAction, timeout_s: float | None) -> PythonSandboxObservation:
         request: dict[str, Any] = {"kind": action.kind, "path": action.path}
         if action.kind == "run":
             request |= {"code": action.code}
@@ -141,7 +149,7 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
             request |= {"content": action.content}
         if self._started == 0:
             request["seed"] = f"{self._state.split} {self._state.index}"
-        reply = self._ask(request, min(self._step_s, _bounded(timeout_s)))
+        reply = self._ask(request, min(self._step_s, _time_limit(timeout_s)))
         seen = self._observation(reply, 0.0)
         answer = _parsed(reply.answers[-1]) if reply.status == "done" and reply.answers else {}
         if isinstance(error := answer.get("error"), str):
@@ -182,7 +190,7 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
         last = _parsed(reply.answers[-1]) if reply.answers else {}
         if seen.status == "ok" and isinstance(error := last.get("error"), str):
             seen.status, seen.reason = "error", _clean(error, 1000)
-        # What it printed might tell of the hidden tests whoever comes after.
+        # The printed text could reveal the hidden tests to later agents.
         seen.output, seen.output_cut = "", False
         return seen
 
@@ -201,16 +209,18 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
         )
 
 
-def _bounded(seconds: Any) -> float:
+def _time_limit(seconds: Any) -> float:
     if seconds is None:
         return STEP_S
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
-        raise InvalidArgument(f"a step takes seconds, more than 0 and at most {STEP_S:g}, not {seconds!r:.40}")
+        raise InvalidArgument(
+            f"a time limit is a number of seconds, more than 0 and at most {STEP_S:g}, not {seconds!r:.40}"
+        )
     return min(float(seconds), STEP_S)
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """What the interpreter says of itself; nothing, if it is not as agreed."""
+    """An answer of the interpreter; empty if it is not a JSON object."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A sandbox of one episode, seen from outside: what is asked of it, and what it answers."""
+"""The sandbox of one episode, as its session sees it: requests and replies."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Reply", "Sandbox"]
 
 HEAD = struct.Struct("<I")
 MOST_REPLY = 32 * 1024 * 1024
-MOST_MEMORY = 768 * 1024 * 1024  # of all processes together
+MOST_MEMORY = 768 * 1024 * 1024  # sum of all processes
 STEP_S = 5.0
-# What the supervisor may take beyond the time of the code: it is ended when it has not answered by then.
+# Time for the supervisor beyond the time of the code. If it has not answered by then, the sandbox is killed.
 GRACE_S = 5.0
 START_S = 20.0
 TICK_S = 0.03
@@ -32,18 +32,18 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What became of a request.
+    """The reply to a request.
 
     Attributes:
-        status: "done", "timeout" (it was stopped), "crashed" (the interpreter ended), "limit" (it took too much, and
-            was stopped).
-        reason: Why it was stopped, or how it ended.
-        answers: What the interpreter says, one or several texts of JSON. As hostile as the code that ran.
-        output: What was printed, cut at 16 KiB.
-        output_cut: There was more.
-        exit_code: Of an interpreter that ended; that of a signal is negative.
-        started: How many interpreters there were, this one included.
-        gone: Whether the sandbox, with its files, is at its end.
+        status: "done", "timeout" (the code was stopped), "crashed" (the interpreter ended), "limit" (the code used
+            too much, and was stopped).
+        reason: Why the code was stopped, or how the interpreter ended.
+        answers: Answers of the interpreter, one or several texts of JSON. Untrusted: the code can forge them.
+        output: Printed text, cut at 16 KiB.
+        output_cut: Whether the output was cut.
+        exit_code: Exit code of an interpreter that ended; negative for a signal.
+        started: Number of interpreters so far, including this one.
+        gone: Whether the sandbox has ended, and its files are lost.
     """
 
     status: Literal["done", "timeout", "crashed", "limit"]
@@ -57,16 +57,16 @@ class Reply:
 
 
 class Sandbox:
-    """Starts at once.
+    """A running sandbox. The constructor starts it.
 
     Raises:
-        OSError: It could not be started; the message has what bubblewrap said.
+        OSError: The sandbox could not be started; the message contains the error of bubblewrap.
     """
 
     def __init__(self) -> None:
         self._first = -1
         filter_at = os.memfd_create("seccomp")
-        self._said = os.memfd_create("stderr")
+        self._stderr = os.memfd_create("stderr")
         try:
             os.write(filter_at, seccomp.compiled())
             os.lseek(filter_at, 0, os.SEEK_SET)
@@ -74,12 +74,12 @@ class Sandbox:
                 walls.command(filter_at),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._said,
+                stderr=self._stderr,
                 pass_fds=(filter_at,),
                 env={"PATH": os.environ.get("PATH", os.defpath)},
             )
         except BaseException:
-            os.close(self._said)
+            os.close(self._stderr)
             raise
         finally:
             os.close(filter_at)
@@ -87,14 +87,14 @@ class Sandbox:
         assert self._process.stdout is not None
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._in, False)
-        self._is_there()
+        self._wait_ready()
 
     def ask(self, request: dict[str, Any], seconds: float = STEP_S) -> Reply:
-        """Has something done. The sandbox is of no more use after a reply that is `gone`.
+        """Sends a request and waits for its reply. After a reply with `gone`, the sandbox cannot be used any more.
 
         Args:
-            request: Its kind, and what belongs to it.
-            seconds: What it may take.
+            request: The kind of request, and its fields.
+            seconds: Time limit.
         """
         data = json.dumps({**request, "seconds": seconds}).encode()
         try:
@@ -102,16 +102,16 @@ class Sandbox:
             return Reply(**json.loads(body))
         except (ValueError, TypeError) as error:
             self.close()
-            return Reply("crashed", f"the sandbox does not keep to what was agreed: {error}", gone=True)
+            return Reply("crashed", f"the sandbox sent an invalid reply: {error}", gone=True)
         except _Ended as ended:
             self.close()
             return Reply(ended.args[0], ended.args[1], gone=True)
 
     def close(self) -> None:
-        """Ends all that runs in it; may be called again."""
+        """Kills all processes of the sandbox. A second call does nothing."""
         process = self._process
         if self._first >= 0:
-            # Its first process, with which the kernel ends all others: bubblewrap ends when they are gone.
+            # When the first process ends, the kernel kills all others. Then bubblewrap exits.
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._first, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -124,9 +124,9 @@ class Sandbox:
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 stream.close()
-        if self._said >= 0:
-            os.close(self._said)
-            self._said = -1
+        if self._stderr >= 0:
+            os.close(self._stderr)
+            self._stderr = -1
 
     def __enter__(self) -> Self:
         return self
@@ -134,11 +134,11 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _is_there(self) -> None:
-        """Waits for the supervisor's first sign."""
+    def _wait_ready(self) -> None:
+        """Waits for the first byte of the supervisor."""
         ready, _, _ = select.select([self._out], [], [], START_S)
         if not ready or os.read(self._out, 1) != b"!":
-            said = os.pread(self._said, CHUNK, 0).decode("utf-8", "replace").strip()
+            said = os.pread(self._stderr, CHUNK, 0).decode("utf-8", "replace").strip()
             self.close()
             raise OSError(said.splitlines()[-1] if said else "it did not start")
         self._first = os.pidfd_open(_children(self._process.pid)[0])
@@ -158,15 +158,19 @@ class Sandbox:
                     raise _Ended("crashed", "the sandbox has ended")
                 answer += more
                 if len(answer) > MOST_REPLY:
-                    raise _Ended("limit", "the sandbox says too much")
+                    raise _Ended("limit", f"the reply of the sandbox has more than {MOST_REPLY >> 20} MiB")
             elif time.monotonic() > deadline:
                 raise _Ended("timeout", "the sandbox did not answer, and was ended")
             else:
-                self._weigh()
+                self._check_limits()
         return bytes(answer[HEAD.size :])
 
-    def _weigh(self) -> None:
-        """Adds up the memory and the number of what runs in the sandbox; too much ends it."""
+    def _check_limits(self) -> None:
+        """Adds up the memory and the number of the processes in the sandbox.
+
+        Raises:
+            _Ended: They exceed a limit.
+        """
         memory = count = 0
         waiting = [self._process.pid]
         while waiting:
@@ -186,4 +190,4 @@ def _children(pid: int) -> list[int]:
 
 
 class _Ended(Exception):
-    """The sandbox had to be ended, or has ended: status and reason."""
+    """The sandbox has ended, or must be killed. The arguments are status and reason."""

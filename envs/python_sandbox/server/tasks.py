@@ -1,4 +1,4 @@
-"""The tasks: functions to be written. What they return for the hidden tests is known here and nowhere else."""
+"""The tasks: functions to write. Only this module knows the right answers to the hidden tests."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Family:
     """Tasks of one kind.
 
     Attributes:
-        name: Of the function that is to be written.
-        text: What it shall do, with places for the parameters.
-        parameters: Draws them.
-        draw: Draws arguments.
-        solve: What is right, given the parameters and the arguments.
+        name: Name of the function to write.
+        text: What the function must do, with placeholders for the parameters.
+        parameters: Draws the parameters.
+        draw: Draws the arguments of a test.
+        solve: Returns the right answer for arguments and parameters.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Task:
     """One task.
 
     Attributes:
-        split: Where it belongs.
-        index: Which one it is there.
+        split: Name of its split.
+        index: Index in the split.
         family: Name of the function.
-        prompt: What it shall do, in words, with examples.
+        prompt: What the function must do, in words, with examples.
         inputs: Arguments of the hidden tests.
-        expected: What is right for each of them.
+        expected: The right answer to each hidden test.
     """
 
     split: str
@@ -59,7 +59,7 @@ class Task:
     expected: list[Any]
 
     def public(self) -> dict[str, Any]:
-        """What everybody may know."""
+        """The task without its hidden tests."""
         return {"split": self.split, "index": self.index, "family": self.family, "prompt": self.prompt}
 
 
@@ -72,7 +72,7 @@ def split_named(name: Any) -> str:
     """The name of a split.
 
     Raises:
-        InvalidArgument: There is none.
+        InvalidArgument: There is no such split.
     """
     if not isinstance(name, str) or name not in SIZES:
         raise InvalidArgument(f"no split {name!r:.40}: there are {', '.join(SIZES)}")
@@ -80,10 +80,10 @@ def split_named(name: Any) -> str:
 
 
 def checked(split: str, index: Any) -> int:
-    """The place of a task in its split.
+    """The index of a task in its split.
 
     Raises:
-        InvalidArgument: There is none.
+        InvalidArgument: There is no such task.
     """
     count = SIZES[split]
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
@@ -96,7 +96,7 @@ def checked(split: str, index: Any) -> int:
 
 @functools.lru_cache(maxsize=512)
 def task(split: str, index: int) -> Task:
-    """A task of a split: always the same.
+    """A task of a split. The same arguments always give the same task.
 
     Raises:
         IndexError: There is no such task.
@@ -104,10 +104,10 @@ def task(split: str, index: int) -> Task:
     """
     if not 0 <= index < SIZES[split]:
         raise IndexError(f"split {split} has tasks 0 to {SIZES[split] - 1}, not {index}")
-    rng = Random(f"{split} {index}")  # noqa: S311 - no secret is made of it
+    rng = Random(f"{split} {index}")  # noqa: S311 - no secret depends on it
     family = _FAMILIES[index % len(_FAMILIES)]
     parameters = family.parameters(rng)
-    tests = [(arguments, family.solve(*arguments, **parameters)) for arguments in _drawn(family, rng)]
+    tests = [(arguments, family.solve(*arguments, **parameters)) for arguments in _test_arguments(family, rng)]
     lines = [f"Write a Python function {family.name}. " + family.text.format(**parameters), "Examples:"]
     for arguments, right in tests[:EXAMPLES]:
         lines.append(f"{family.name}({', '.join(map(repr, arguments))}) == {right!r}")
@@ -115,8 +115,8 @@ def task(split: str, index: int) -> Task:
     return Task(split, index, family.name, "\n".join(lines), list(inputs), list(expected))
 
 
-def _drawn(family: Family, rng: Random) -> list[Arguments]:
-    """Different ones: no hidden test is among the examples."""
+def _test_arguments(family: Family, rng: Random) -> list[Arguments]:
+    """Draws distinct arguments, so that no hidden test is among the examples."""
     found: dict[str, Arguments] = {}
     while len(found) < EXAMPLES + HIDDEN:
         arguments = family.draw(rng)

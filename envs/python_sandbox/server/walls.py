@@ -1,4 +1,4 @@
-"""The sandbox's walls: the command line of bubblewrap, and whether it works here."""
+"""The limits of the sandbox: the command line of bubblewrap, and checks that it works on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import seccomp
 __all__ = ["RESOURCES", "check", "command", "require"]
 
 MIB = 1024 * 1024
-# Of each process in the sandbox. NPROC counts those of its user, which no other session has.
+# Limits of each process in the sandbox. NPROC counts the processes of its user, which no other session has.
 RESOURCES = {
     "RLIMIT_AS": 512 * MIB,
     "RLIMIT_NPROC": 16,
@@ -29,7 +29,7 @@ RESOURCES = {
     "RLIMIT_MSGQUEUE": 0,
 }
 INSIDE = Path(__file__).parent / "inside"
-# The same for all episodes: the same code prints the same.
+# The same for all episodes, so that the same code prints the same text.
 VARIABLES = {"PATH": "/usr/bin:/bin", "HOME": "/desk", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 DEVICES = ("null", "zero", "full", "random", "urandom")
 _NEEDED = (1 << 6) | (1 << 7) | (1 << 21)  # CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN
@@ -39,7 +39,7 @@ _HOW = (
     "(in a container: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined); "
     "code never runs here without it"
 )
-# The supervisor becomes another user in the processes of the code, and may signal them; nothing else.
+# The supervisor only needs to start processes as another user, and to signal them.
 _ROOT = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_KILL")
 _USER = ("--unshare-user", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL")
 _count = itertools.count()
@@ -48,11 +48,12 @@ _count = itertools.count()
 def command(seccomp_at: int) -> list[str]:
     """The command line that starts the supervisor in a sandbox.
 
-    Nothing of the machine is there but the programs and libraries of /usr and Python, read-only: no /proc, no /sys,
-    no /etc; the devices that hold nothing; no network; /desk, /tmp and /dev/shm in memory, of bounded size.
+    The sandbox sees the programs and libraries of /usr and Python, read-only, and the devices that hold no data. It
+    has no /proc, no /sys, no files of /etc but the linker's cache, and no network. /desk, /tmp and /dev/shm are in
+    memory, with a size limit.
 
     Args:
-        seccomp_at: Descriptor of the file with the system calls that are refused.
+        seccomp_at: Descriptor of the file with the filter of system calls.
     """
     privileged = _is_privileged()
     user = _FIRST_USER + (os.getpid() << 6) % (1 << 28) + next(_count) % 64 if privileged else 0
@@ -75,10 +76,10 @@ def command(seccomp_at: int) -> list[str]:
 
 @functools.cache
 def check() -> None:
-    """Tries the sandbox out.
+    """Runs empty code in a sandbox.
 
     Raises:
-        UsageError: It does not work here; the message says what to do.
+        UsageError: The sandbox does not work here; the message says what to do.
     """
     from .sandbox import Sandbox
 
@@ -94,9 +95,13 @@ def check() -> None:
 
 
 def require() -> None:
-    """The same as far as it can be told at once."""
+    """Checks the requirements of the sandbox that need no process.
+
+    Raises:
+        UsageError: A requirement is missing; the message says what to do.
+    """
     if not sys.platform.startswith("linux") or shutil.which("bwrap") is None:
-        raise UsageError(f"python_sandbox: there is no program bwrap: {_HOW}")
+        raise UsageError(f"python_sandbox: the program bwrap is missing: {_HOW}")
     if os.statvfs("/proc").f_flag & os.ST_RDONLY:
         raise UsageError("python_sandbox: no sandbox can be made in another one: serve it without --sandbox bwrap")
     if not seccomp.is_known():
@@ -104,7 +109,7 @@ def require() -> None:
 
 
 def _is_privileged() -> bool:
-    """Whether this process may change its user: then each session's code has one of its own."""
+    """Whether this process may change its user. Then the code of each session runs as a separate user."""
     if os.geteuid() != 0:
         return False
     found = [line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "CapEff" in line]
@@ -112,7 +117,7 @@ def _is_privileged() -> bool:
 
 
 def _system() -> list[str]:
-    """/usr, and what leads there, as on this machine."""
+    """Options for /usr and the links into it, as on this machine."""
     words = ["--ro-bind", "/usr", "/usr"]
     for name in ("bin", "lib", "lib32", "lib64"):
         place = Path("/", name)
@@ -124,11 +129,11 @@ def _system() -> list[str]:
 
 
 def _python(program: str) -> list[str]:
-    """Where this Python is, if not in /usr: the program itself and its library, and no environment made of it."""
+    """Options for the program and library of this Python outside /usr, without its virtual environment."""
     prefix = os.path.realpath(sys.base_prefix)
     if prefix.startswith("/usr/") or prefix == "/usr":
         return []
-    # Folders on the way there may be closed to others, as /root is: here they hold nothing else.
+    # Other users may have no access to a parent folder, such as /root. The sandbox creates these folders empty.
     way = [
         word for folder in reversed(Path(prefix).parents[:-1]) for word in ("--perms", "0755", "--dir", str(folder))
     ]

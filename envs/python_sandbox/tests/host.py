@@ -1,4 +1,4 @@
-"""What there is on a host to be got at: a secret, a variable, services, a process."""
+"""Targets of the attempts on the host: a secret, a variable, services, a process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASKS = Path(__file__).parent.parent / "server" / "tasks.py"
 
 
 class Host:
-    """Services that echo, and notice who speaks to them.
+    """Files, memory and echo services of the host. The services record each connection.
 
     Args:
         folder: An empty folder.
@@ -52,7 +52,7 @@ class Host:
 
     @contextlib.contextmanager
     def victim(self) -> Iterator[subprocess.Popen[bytes]]:
-        """A process that does nothing."""
+        """A process that does nothing, as a target of signals."""
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
             try:
                 yield process
@@ -60,7 +60,7 @@ class Host:
                 process.kill()
 
     def facts(self, pid: int) -> dict[str, Any]:
-        """What an attempt may know."""
+        """Facts that an attempt may know."""
         return {
             "secret_file": str(self.secret),
             "folder": str(self.marked),
@@ -77,12 +77,12 @@ class Host:
         }
 
     def before(self, pid: int) -> str:
-        """What comes before an attempt: the facts, and what it prints when it has succeeded."""
+        """Code in front of an attempt: the facts, and the text that it prints when it has succeeded."""
         facts = json.dumps(self.facts(pid))
         return f"import json\nHOST = json.loads({facts!r})\nESCAPED = 'got-' + 'out-' + HOST['token']\n"
 
     def traces(self) -> list[str]:
-        """What was left here, or came here, since the last time."""
+        """Files and connections since the last call."""
         found = [*self.visits, *(str(path) for path in self.marked.iterdir())]
         if self.beside.exists():
             found.append(str(self.beside))
@@ -135,7 +135,7 @@ def descendants(word: str) -> list[int]:
 
 
 def _shared(text: str) -> int:
-    """The number of memory that everybody on this machine may read."""
+    """The id of a shared memory segment that every user of this machine may read."""
     libc = ctypes.CDLL(None)
     libc.shmat.restype = ctypes.c_void_p
     number: int = libc.shmget(0, 4096, 0o1666)

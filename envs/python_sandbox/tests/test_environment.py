@@ -67,7 +67,7 @@ def act(env: Env, **fields: Any) -> StepResult[PythonSandboxObservation]:
 
 
 def solution(index: int = 0) -> str:
-    """One that is right, with the number that the task says."""
+    """A right solution, with the number in the task."""
     prompt = tasks.task("train", index).prompt
     return RIGHT.replace("BY", prompt.split("multiples of ")[1].split(".")[0])
 
@@ -180,7 +180,7 @@ def test_a_task_that_is_not_there_is_refused(env: Env, arguments: dict[str, Any]
 
 @pytest.mark.parametrize("step_s", ["x", 0, -1, float("nan"), True])
 def test_a_time_that_is_none_is_refused(env: Env, step_s: Any) -> None:
-    with pytest.raises(InvalidArgument, match="a step takes seconds"):
+    with pytest.raises(InvalidArgument, match="a time limit is a number of seconds"):
         env.reset(split="train", index=0, step_s=step_s)
 
 

@@ -1,7 +1,7 @@
-"""Attempts to get out of the sandbox: each ends as a step does, and leaves no trace outside.
+"""Attempts to escape from the sandbox: each ends like an ordinary step, and leaves no trace outside.
 
-An attempt is a program of the folder escapes/. It prints `ESCAPED` if it got what it wanted, and runs twice: in the
-sandbox, and, where that does no harm, outside, where it has to succeed. Else it would show nothing.
+An attempt is a program in the folder escapes/. It prints `ESCAPED` if it succeeds. It runs in the sandbox. A harmless
+attempt also runs outside, where it must succeed: otherwise its failure in the sandbox would prove nothing.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 
 Env = SyncEnvClient[PythonSandboxAction, PythonSandboxObservation, PythonSandboxState]
 INSIDE = "/inside/supervisor.py"
-STEP_S = 0.5  # for those that go on until they are stopped
-# Where the server is not root, the walls are others: these attempts meet them.
+STEP_S = 0.5  # for attempts that only end when they are stopped
+# If the server is not root, the limits are different. These attempts test them.
 AS_USER = """become_root fork_bomb kill_the_supervisor namespaces process_memory ptrace raised_limits
     read_host_files write_outside"""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A program and what its first lines say of it."""
+    """A program, and the facts in the comments at its top."""
 
     name: str
     code: str
@@ -80,7 +80,7 @@ def victim(host: Host) -> Iterator[subprocess.Popen[bytes]]:
 
 def opened(host: Host, cls: type[PythonSandboxEnvironment]) -> Iterator[Env]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv(VARIABLE, host.escaped)  # the processes of sessions have it
+        patched.setenv(VARIABLE, host.escaped)  # the processes of sessions inherit it
         with PythonSandboxEnv(env=cls).sync() as client:
             client.reset(split="train", index=0)
             yield client
@@ -118,7 +118,7 @@ def act(env: Env, action: PythonSandboxAction) -> PythonSandboxObservation:
 
 
 def follow(env: Env, attempt: Attempt, words: str, facts: dict[str, Any]) -> PythonSandboxObservation | None:
-    """Does what an attempt does after its first step."""
+    """Executes a further step of an attempt."""
     kind, _, rest = words.partition(" ")
     rest = rest.format(**facts) if "{" in rest else rest.encode().decode("unicode_escape")
     if kind == "run":
@@ -143,7 +143,7 @@ def test_it_is_where_the_server_is_not_root(
 
 
 def count(bystander: Env) -> int:
-    """How many times it was asked so; it knows by a variable that nobody else has."""
+    """How often this function was called: the session counts in a variable, which no other session can see."""
     seen = bystander.step(PythonSandboxAction(code="count = globals().get('count', 0) + 1\ncount")).observation
     if seen.steps_left < 3:
         bystander.reset(split="train", index=0)
@@ -162,7 +162,7 @@ def contained(attempt: Attempt, host: Host, env: Env, bystander: Env, victim: su
     try:
         seen = act(env, PythonSandboxAction(kind=kind, code=code))
         status, texts = seen.status, [text_of(seen)]
-    except EnvironmentCrashed as error:  # a bomb may meet the limit of its session before that of the sandbox
+    except EnvironmentCrashed as error:  # a bomb may reach the limit of its session before that of the sandbox
         status, texts = "limit" if "process_children" in error.message else "ended", [error.message]
         env.reset(**begin)
     assert status in attempt.ends, texts
@@ -176,15 +176,15 @@ def contained(attempt: Attempt, host: Host, env: Env, bystander: Env, victim: su
             texts.append("" if after is None else text_of(after))
     assert not [text for text in texts if host.escaped in text]
     assert "root:" not in "".join(texts)
-    # The host, and what else is there, is as it was.
+    # The host and its process are unchanged.
     assert host.traces() == []
     assert victim.poll() is None
-    # The session goes on, with a new interpreter if need be.
+    # The session continues, with a new interpreter if necessary.
     if attempt.submitted:
         env.reset(**begin)
     values = (act(env, PythonSandboxAction(code="6 * 7")).value for _ in range(4))
     assert "42" in values
-    # Nothing of it goes on after its episode.
+    # No process of the attempt survives its episode.
     env.reset(split="train", index=0)
     assert not set(descendants(INSIDE)) - set(before)
     assert count(bystander) == counted + 1
@@ -202,7 +202,7 @@ def test_a_sandbox_ends_with_the_process_of_its_session(host: Host) -> None:
         with pytest.raises(EnvironmentCrashed):
             env.step(PythonSandboxAction(code="1"))
         for end in ends:
-            assert select.select([end], [], [], 10)[0], "it goes on without its session"
+            assert select.select([end], [], [], 10)[0], "it survives its session"
             os.close(end)
         env.reset(split="train", index=0)
         assert env.step(PythonSandboxAction(code="6 * 7")).observation.value == "42"

@@ -1,4 +1,4 @@
-"""Where no sandbox can be had, no code runs."""
+"""Without a sandbox, no code runs."""
 
 from __future__ import annotations
 

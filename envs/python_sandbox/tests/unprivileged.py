@@ -1,4 +1,4 @@
-"""The environment as it is where the server is not root."""
+"""The environment on a server that is not root."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ __all__ = ["Unprivileged"]
 
 
 class Unprivileged(PythonSandboxEnvironment):
-    """Its sandbox makes a user namespace, and cannot change its user."""
+    """An environment with a sandbox that creates a user namespace, and cannot change its user."""
 
     def __init__(self) -> None:
         super().__init__()
-        walls._is_privileged = _no  # of this session's process
+        walls._is_privileged = _no  # in the process of this session
 
 
 def _no() -> bool:

@@ -8,8 +8,8 @@ from .bank import question, score
 from .reasoning_environment import ReasoningEnvironment
 from .tasks import MIXED
 
-# The words and pictures of all datasets are read now, in a second and a half: no session waits for them, and those in
-# processes share them.
+# Reads the words and pictures of all datasets now, in a second and a half. So no session waits for them, and sessions
+# in processes share them.
 for name in MIXED:
     score(question(name, "train", 0), "")
 

@@ -1,4 +1,4 @@
-"""The questions: datasets of the package `reasoning-gym`, and its own scorers, made safe for answers of any kind."""
+"""The questions: datasets of the package `reasoning-gym`, and its scorers, made safe for answers of any kind."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ __all__ = ["LEFT_OUT", "NAMES", "SIZES", "SLOW", "Question", "checked_name", "qu
 
 LEFT_OUT = {
     "codeio": (
-        "it runs programs that draw random numbers, look at clocks and take packages that may be missing, so that a "
-        "seed would not make the same question again"
+        "it runs programs that draw random numbers, read clocks and import packages that may be missing, so a seed "
+        "would not repeat its question"
     ),
-    "composite": "it is a mixture of others, and which ones would have to be said",
+    "composite": "it is a mixture of others, and no argument of reset selects them",
 }
 """Datasets of the package that are left out, with the reasons."""
 
@@ -43,16 +43,17 @@ SLOW = frozenset({"futoshiki", "intermediate_integration", "knight_swap", "sokob
 SIZES = {"train": 500, "test": 100}
 """Number of questions of each dataset, by split."""
 
-_SEEDS = {"train": 1, "test": 1_000_000}  # the seed of a question is this plus its number, so splits share not seeds
+_SEEDS = {"train": 1, "test": 1_000_000}  # the seed of a question is this plus its number, so splits share no seeds
 
-# What these scorers do with the answer is `eval(answer)`; lists are what they mean by it.
+# These scorers call `eval(answer)` to parse a list.
 _EVALUATING = (
     "algorithmic.binary_matrix",
     "algorithmic.spiral_matrix",
     "algorithmic.string_insertion",
     "games.n_queens",
 )
-# These give it to sympy, which runs it too. What is wanted in it, and no more: sympy simplifies functions for hours.
+# These pass the answer to sympy, which also evaluates it. The value names the allowed content, and no more is
+# allowed: sympy simplifies functions for hours.
 _FORMULAS: dict[str, Content] = {
     "countdown": "numbers",
     "puzzle24": "numbers",
@@ -64,8 +65,8 @@ _FORMULAS: dict[str, Content] = {
 _HUGE = re.compile(r"[\d_]{300,}|[eE][+-]?0*[3-9][\d_]{2,}|[eE][+-]?[\d_]{4,}")
 _NO_NUMBER = re.compile("nan|inf", re.IGNORECASE)
 
-_DRAWING = frozenset({"list_functions", "pool_matrix"})  # from the random numbers of the whole process
-# These draw from sets, or find their answers in them.
+_GLOBAL_RANDOM = frozenset({"list_functions", "pool_matrix"})  # these use the random generators of the process
+# These draw questions from sets, or search for answers in sets.
 _UNORDERED: dict[str, dict[str, Any]] = {
     "algebra.polynomial_multiplication": {"list": ordered_list},
     "algorithmic.isomorphic_strings": {"list": ordered_list},
@@ -103,7 +104,7 @@ def checked_name(name: Any) -> str:
     """The name of a dataset.
 
     Raises:
-        InvalidArgument: It does not exist; the message has similar names, or the reason why it is left out.
+        InvalidArgument: There is no such dataset. The message has similar names, or the reason why it is left out.
     """
     if isinstance(name, str) and name in NAMES:
         return name
@@ -119,7 +120,7 @@ def checked_name(name: Any) -> str:
 def question(name: str, split: str, number: int) -> Question:
     """Generates a question. The result is the same each time and in every process."""
     source = _source(name, split)
-    with source.lock, _alone(f"{split}/{name}/{number}") if name in _DRAWING else nullcontext():
+    with source.lock, _seeded(f"{split}/{name}/{number}") if name in _GLOBAL_RANDOM else nullcontext():
         return Question(name, split, number, source.dataset.category, source.dataset[number])
 
 
@@ -139,10 +140,10 @@ def score(asked: Question, answer: str) -> tuple[float, str]:
     source = _source(asked.name, asked.split)
     try:
         with source.lock:
-            worth = float(source.dataset.score_answer(answer, asked.entry))
-    except Exception as error:  # noqa: BLE001 - the edge to foreign code, which gets to see answers of any kind
+            reward = float(source.dataset.score_answer(answer, asked.entry))
+    except Exception as error:  # noqa: BLE001 - foreign code, which may raise anything for an odd answer
         return 0.0, f"the scorer cannot read it: {type(error).__name__}"
-    return (0.0, "the scorer gave no number") if isnan(worth) else (min(max(worth, 0.0), 1.0), "")
+    return (0.0, "the scorer gave no number") if isnan(reward) else (min(max(reward, 0.0), 1.0), "")
 
 
 def _fault(name: str, answer: str) -> str:
@@ -162,13 +163,13 @@ class _Source(NamedTuple):
     lock: Lock
 
 
-_making, _drawing = Lock(), Lock()
+_creating, _generating = Lock(), Lock()
 _sources: dict[tuple[str, str], _Source] = {}
 
 
 def _source(name: str, split: str) -> _Source:
     """Creates a dataset. Some take a third of a second, and read words or pictures from the package's files."""
-    with _making:
+    with _creating:
         source = _sources.get((name, split))
         if source is None:
             with warnings.catch_warnings():
@@ -179,9 +180,9 @@ def _source(name: str, split: str) -> _Source:
 
 
 @contextmanager
-def _alone(seed: str) -> Iterator[None]:
+def _seeded(seed: str) -> Iterator[None]:
     """Seeds the random numbers of the process for a block, and restores their state afterwards."""
-    with _drawing:
+    with _generating:
         before, before_numpy = random.getstate(), numpy.random.get_state()
         random.seed(seed)
         try:

@@ -1,8 +1,8 @@
-"""Which answers may be read as formulas.
+"""Checks that an answer is a safe formula.
 
-Some scorers of the package give an answer to sympy's parser, which runs it as Python: `__import__("os")...` would be
-executed, and `9**9**9` would never end. What sympy has read it multiplies out: nor would `(a+b+c+d+e)**64` end. They
-get to see what is a formula of a modest size, written out too, and nothing else.
+Some scorers of the package pass an answer to sympy's parser, which runs it as Python: `__import__("os")...` would be
+executed, and `9**9**9` would never end. Sympy then expands the formula, so `(a+b+c+d+e)**64` would not end either.
+Only formulas of limited size, also after expansion, reach these scorers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Literal
 __all__ = ["Content", "is_formula"]
 
 Content = Literal["numbers", "letters", "functions"]
-"""What a formula may have in it: numbers alone; letters (`x`, `C`) too, in a polynomial; functions (`sin`) too, and
-letters anywhere."""
+"""The allowed content of a formula. `numbers`: only numbers. `letters`: polynomials with letters (`x`, `C`).
+`functions`: also functions (`sin`), and letters anywhere."""
 
 LONGEST = 400
 MOST_NODES = 200
@@ -50,11 +50,11 @@ _PLACES = (ast.Expression, ast.Load, ast.BinOp, ast.UnaryOp, *_OPERATORS)
 
 
 def is_formula(answer: str, content: Content) -> bool:
-    """Whether an answer is a formula that can be read without danger.
+    """Whether an answer is a formula that sympy can parse and expand safely.
 
     Args:
         answer: The text.
-        content: What it may have in it.
+        content: The allowed content.
     """
     text = answer.strip()
     if len(text) > LONGEST or not _TEXT.fullmatch(text):
@@ -68,7 +68,7 @@ def is_formula(answer: str, content: Content) -> bool:
         return False
     if not all(_harmless(node, content) for node in nodes) or max(_powers(tree.body), _calls(tree.body)) > DEEPEST:
         return False
-    if content == "letters" and not all(map(_is_of_polynomials, nodes)):
+    if content == "letters" and not all(map(_is_polynomial, nodes)):
         return False
     return _terms(tree.body) <= MOST_TERMS
 
@@ -87,8 +87,8 @@ def _harmless(node: ast.AST, content: Content) -> bool:
     return isinstance(node, _PLACES)
 
 
-def _is_of_polynomials(node: ast.AST) -> bool:
-    """Whether no letter is below a fraction line or in an exponent, and powers of letters are whole ones."""
+def _is_polynomial(node: ast.AST) -> bool:
+    """Whether no letter is in a denominator or an exponent, and exponents of letters are integers."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div | ast.Pow):
         return True
     whole = isinstance(node.op, ast.Div) or (isinstance(node.right, ast.Constant) and type(node.right.value) is int)
@@ -100,7 +100,7 @@ def _has_letters(node: ast.AST) -> bool:
 
 
 def _size(exponent: ast.expr) -> float:
-    """At least what an exponent comes to, letters taken for 1; infinite for what it should not be made of."""
+    """An upper bound of an exponent, with 1 for letters. Infinite if the exponent has other content."""
     match exponent:
         case ast.Constant(value=int() | float() as value):
             size = abs(float(value))
@@ -120,19 +120,19 @@ def _size(exponent: ast.expr) -> float:
 
 
 def _powers(node: ast.expr) -> int:
-    """How many powers are inside one another."""
+    """Depth of nested powers."""
     deepest = max((_powers(inner) for inner in ast.iter_child_nodes(node) if isinstance(inner, ast.expr)), default=0)
     return deepest + (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow))
 
 
 def _calls(node: ast.AST) -> int:
-    """How many functions are inside one another."""
+    """Depth of nested function calls."""
     deepest = max((_calls(inner) for inner in ast.iter_child_nodes(node)), default=0)
     return deepest + isinstance(node, ast.Call)
 
 
 def _terms(node: ast.expr) -> int:
-    """How many terms a formula has at most when it is multiplied out; those that are too many are not counted on."""
+    """An upper bound of the terms of the expanded formula. Counting stops above `MOST_TERMS`."""
     if not _has_letters(node):
         return 1
     match node:

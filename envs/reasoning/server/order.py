@@ -1,7 +1,7 @@
-"""Sets that are gone through in the same order in every process.
+"""Sets with the same order in every process.
 
-Python gives a set of text another order in each process (PYTHONHASHSEED). Datasets that draw from one, or search in
-one, would make another question or answer from the same seed.
+Python gives a set of strings a different order in each process (PYTHONHASHSEED). A dataset that draws from such a
+set, or searches in it, would generate a different question or answer from the same seed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 def ordered_list(items: Iterable[T] = ()) -> list[T]:
-    """What `list` makes of a set, in the order of the text of its items: powers of x have no order of their own."""
+    """A list of the items, sorted by their text, since not all items can be compared (powers of x)."""
     return sorted(items, key=str)
 
 
 class OrderedSet(set[T]):
-    """A set that is gone through in order."""
+    """A set whose iterator is sorted."""
 
     def __iter__(self) -> Iterator[T]:
         return iter(ordered_list(super().__iter__()))
 
 
 class OrderedFrozenSet(frozenset[T_co]):
-    """The same of a set that nobody changes; it equals any other of its items."""
+    """A frozenset whose iterator is sorted. It equals any set with the same items."""
 
     def __iter__(self) -> Iterator[T_co]:
         return iter(ordered_list(super().__iter__()))

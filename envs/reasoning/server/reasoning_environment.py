@@ -19,12 +19,16 @@ __all__ = ["ReasoningEnvironment"]
 class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservation, ReasoningState]):
     """Questions of a hundred kinds, generated from seeds. The reward is the score of the answer, 0 to 1."""
 
-    # Instances share the datasets, which generate the same questions for all.
+    # Instances share the datasets, which generate the same questions for each.
     SUPPORTS_CONCURRENT_SESSIONS = True
-    SHOW_STATE = False  # it has the answer
+    SHOW_STATE = False  # the state has the answer
 
     def __init__(self, task: str | None = None, tries: int = 1) -> None:
-        """The arguments are the defaults of those of `reset`."""
+        """Sets the defaults of `task` and `tries` for `reset`.
+
+        Raises:
+            InvalidArgument: The task does not exist, or `tries` is not 1 to 10.
+        """
         super().__init__()
         self._usual_task = None if task is None else checked_name(task)
         self._usual_tries = _checked(tries)
@@ -49,11 +53,11 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
             episode_id: Id of the episode.
             task: A dataset, such as `leg_counting`. By default a question of any dataset.
             split: `train` (the default) or `test`; `train/leg_counting` also sets the task.
-            index: Index of the question in the split, or of the task in the split, from 0.
+            index: Index of the question in the split, from 0; with a task, among its questions in the split.
             tries: Number of allowed answers, 1 to 10.
 
         Raises:
-            InvalidArgument: The task, split or question does not exist.
+            InvalidArgument: The task, split or question does not exist, or `tries` is not 1 to 10.
         """
         allowed = _checked(self._usual_tries if tries is None else tries)
         kind = "train" if split is None else split
@@ -77,18 +81,22 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
         return self._seen(asked)
 
     def step(self, action: ReasoningAction, timeout_s: float | None = None, **kwargs: Any) -> ReasoningObservation:
-        """Scores an answer. The reward is its gain over the best one so far, so the return is the best score."""
+        """Scores an answer. The reward is its gain over the best one so far, so the return is the best score.
+
+        Raises:
+            ResetRequired: No question is open.
+        """
         asked = self._asked
         if asked is None or not self._tries_left:
             raise ResetRequired("no question is open: call reset() first")
-        worth, note = score(asked, action.answer)
+        earned, note = score(asked, action.answer)
         state = self._state
         state.step_count += 1
-        reward = max(worth - state.best, 0.0)
-        state.best = max(worth, state.best)
-        self._tries_left = 0 if worth == 1.0 else self._tries_left - 1
+        reward = max(earned - state.best, 0.0)
+        state.best = max(earned, state.best)
+        self._tries_left = 0 if earned == 1.0 else self._tries_left - 1
         seen = self._seen(asked)
-        seen.score, seen.correct, seen.note = worth, worth == 1.0, note
+        seen.score, seen.correct, seen.note = earned, earned == 1.0, note
         seen.reward, seen.done, seen.terminated = reward, not self._tries_left, not self._tries_left
         return seen
 

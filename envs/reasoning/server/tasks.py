@@ -1,4 +1,4 @@
-"""The tasks: questions of all datasets, or of one, in splits that are made from different seeds."""
+"""The tasks: questions of all datasets, or of one, in splits with different seeds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from .bank import NAMES, SIZES, SLOW, checked_name
 __all__ = ["MIXED", "Split", "Tasks", "split_named"]
 
 MIXED = tuple(name for name in NAMES if name not in SLOW)
-"""The datasets of a split that names none."""
+"""The datasets of a split without the name of a dataset."""
 
 
 class Split(NamedTuple):
-    """`train` or `test`, of all datasets (but slow ones) or of one."""
+    """`train` or `test`, of all datasets except the slow ones, or of one dataset.
+
+    Attributes:
+        kind: `train` or `test`.
+        names: The datasets.
+    """
 
     kind: str
     names: tuple[str, ...]
@@ -24,7 +29,7 @@ class Split(NamedTuple):
         return len(self.names) * SIZES[self.kind]
 
     def place(self, index: Any) -> tuple[str, int]:
-        """The dataset, and which of its questions: neighbours are of different datasets.
+        """The dataset of a task, and the number of its question. Neighbours are from different datasets.
 
         Raises:
             InvalidArgument: There is no such task.
@@ -39,32 +44,34 @@ class Split(NamedTuple):
 
 
 def split_named(name: Any, task: Any = None) -> Split:
-    """A split by its name: `train`, `test`, or `train/leg_counting` for those of one dataset.
+    """A split by its name: `train`, `test`, or `train/leg_counting` for one dataset.
 
     Args:
-        name: What was asked for.
-        task: The name of a dataset, which says the same as the name behind a slash.
+        name: Name of the split.
+        task: Name of a dataset, with the same meaning as a name after the slash.
 
     Raises:
-        InvalidArgument: There is no such split or dataset.
+        InvalidArgument: There is no such split or dataset, or `name` and `task` differ.
     """
-    kind, _, narrowed = str(name).partition("/")
+    kind, _, dataset = str(name).partition("/")
     if kind not in SIZES:
-        raise InvalidArgument(f"no split {name!r:.80}: there are train, test, and such as train/{NAMES[0]}")
-    chosen = narrowed or task
+        raise InvalidArgument(
+            f"no split {name!r:.80}: there are train, test, and splits of one task, such as train/{NAMES[0]}"
+        )
+    chosen = dataset or task
     if chosen is None:
         return Split(kind, MIXED)
-    if narrowed and task is not None and narrowed != task:
-        raise InvalidArgument(f"split {name!r:.80} is of one task, and task says {task!r:.80}")
+    if dataset and task is not None and dataset != task:
+        raise InvalidArgument(f"split {name!r:.80} names one task, and the argument task another: {task!r:.80}")
     return Split(kind, (checked_name(chosen),))
 
 
 class Tasks:
-    """What the environment says of its tasks (`TaskProvider`): where they are. Questions are made when asked."""
+    """The task API (`TaskProvider`). A task has the place of its question, which `reset` generates."""
 
     @staticmethod
     def list_splits() -> list[dict[str, str]]:
-        """Each of them may be narrowed: `train/leg_counting`."""
+        """The splits of all datasets. A name such as `train/leg_counting` selects one dataset."""
         return [{"name": kind, "type": kind} for kind in SIZES]
 
     @staticmethod

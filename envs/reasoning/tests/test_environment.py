@@ -35,7 +35,7 @@ class LegCounting(ReasoningEnvironment):
 class TestConformance(EnvironmentConformance):
     """The checks for all environments: seeds, isolated sessions, invalid actions, and more."""
 
-    # Each of the hundred datasets keeps what it is made of, once it was asked for: one of them suffices here.
+    # Each of the hundred datasets stays in memory after its first question, so one dataset suffices here.
     episodes = 200
 
     def app(self) -> Any:
@@ -104,7 +104,7 @@ def test_a_question_is_the_same_in_every_thread_and_after_any_other(name: str) -
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda number: question(name, "train", number % 6).entry, range(5, 29)))
     assert made == [expected[number % 6] for number in range(5, 29)]
-    assert random.getstate() == state, "nobody's random numbers are drawn"
+    assert random.getstate() == state, "the random numbers of the process are unchanged"
 
 
 ASKING = """
@@ -127,7 +127,7 @@ def asked_by_a_process(hash_seed: int, *names: str) -> list[str]:
 
 
 def test_a_question_is_the_same_in_every_process() -> None:
-    """Python goes through a set in another order in each: some datasets draw from sets, or find answers in them."""
+    """The order of a set differs between processes, and some datasets draw from sets or search in them."""
     from_sets = ("isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder")
     names = (*from_sets, "list_functions", "pool_matrix", "acre", "letter_counting")
     first, second = (asked_by_a_process(hash_seed, *names) for hash_seed in (1, 2))
@@ -169,9 +169,9 @@ def test_neighbours_of_the_mixed_split_are_of_different_datasets() -> None:
         ({"split": "train/codeio"}, "'codeio' is left out: it runs programs"),
         ({"task": "composite"}, "'composite' is left out: it is a mixture of others"),
         ({"task": 5}, "no task 5"),
-        ({"split": "valid"}, "no split 'valid': there are train, test, and such as train/ab"),
+        ({"split": "valid"}, "no split 'valid': there are train, test, and splits of one task, such as train/ab"),
         ({"split": "train/sudoko"}, "did you mean sudoku"),
-        ({"split": "train/acre", "task": "sudoku"}, "is of one task"),
+        ({"split": "train/acre", "task": "sudoku"}, "names one task"),
         ({"split": "test", "index": 10**7}, "no task 10000000: there are"),
         ({"task": "acre", "index": 500}, "there are 500, from 0 to 499"),
         ({"index": "0"}, "no task '0'"),
@@ -199,7 +199,7 @@ def test_an_answer_that_is_much_too_long_is_no_action(env: Env) -> None:
     ],
 )  # fmt: skip
 def test_an_answer_is_never_run(name: str, tmp_path: Path) -> None:
-    """The scorers of the package themselves would: they call `eval`, or a parser that does."""
+    """The scorers of the bare package would run it: they call `eval`, or a parser that does."""
     mark = tmp_path / "mark"
     asked = question(name, "train", 0)
     for code in (f"open({str(mark)!r}, 'w')", f"__import__('pathlib').Path({str(mark)!r}).touch()"):
@@ -260,7 +260,7 @@ def test_the_web_page_shows_the_question_as_text() -> None:
 
 
 def test_least_squares_learn_to_count_legs(env: Env) -> None:
-    """The learner of plot.py: it earns more by what it has seen, on questions that it has not."""
+    """The learner of plot.py earns more on test questions after it has learned from training questions."""
     counter = Counter()
     before = [episode(env, counter, False, split="test/leg_counting", index=index) for index in range(30)]
     for index in range(150):

@@ -1,4 +1,4 @@
-"""Which answers reach scorers that run and multiply out what they are given."""
+"""Only safe formulas reach scorers that evaluate and expand an answer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The first process of the sandbox: starts the interpreter, stops it in time, and tells outside what became of it.
+"""The first process of the sandbox: starts the interpreter, stops it at its time limit, and reports the result.
 
-Runs on the standard library alone, and imports nothing of this project. Code of others runs in processes that it
-forks, which cannot touch it: the kernel protects the first process of a namespace from signals from inside, and what
-it holds open is closed in them. What they say is passed on as data.
+It needs only the standard library and the module `worker`. Untrusted code runs in processes that this one forks. They
+cannot affect it: the kernel protects the first process of a namespace from signals from inside, and the forked
+processes close its open files. It passes their output on as data.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class Interpreter:
 
 
 def become(interpreter, limits):
-    """In the new process: binds itself to the limits, leaves all that belongs to its parent, and works."""
+    """Runs in the new process: closes the files of the parent, sets user and limits, and serves requests."""
     code = 1
     try:
         os.setsid()
@@ -71,14 +71,14 @@ def become(interpreter, limits):
         os.chdir("/desk")
         worker.serve(3, 4)
         code = 0
-    except BaseException:  # noqa: BLE001 - a copy of the supervisor must not go on here
+    except BaseException:  # noqa: BLE001 - a copy of the supervisor must not continue here
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
 class Supervisor:
-    """Does what is asked, one thing after the other. Between two, nothing in the sandbox runs."""
+    """Executes requests one after the other. Between two requests, all other processes of the sandbox are stopped."""
 
     def __init__(self, limits):
         self.limits = limits
@@ -111,12 +111,12 @@ class Supervisor:
             "exit_code": task.exit_code,
             "answers": [answer.decode("utf-8", "replace") for answer in task.answers],
             "output": bytes(task.output[:MOST_OUTPUT]).decode("utf-8", "replace"),
-            "output_cut": task.said > MOST_OUTPUT,
+            "output_cut": task.printed > MOST_OUTPUT,
             "started": self.started,
         }
 
     def end(self):
-        """Ends all that runs here."""
+        """Kills all other processes of the sandbox."""
         signal_all(signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -126,7 +126,7 @@ class Supervisor:
 
 
 class Task:
-    """One request to the interpreter: what it has answered and printed, and how it ended.
+    """One request to the interpreter, with its answers, its output and its end.
 
     `status` is "done" (an answer came), "timeout", "crashed" or "limit".
     """
@@ -140,8 +140,8 @@ class Task:
         self.exit_code = None
         self.answers = []
         self.output = bytearray()
-        self.said = 0
-        self.look_at = time.monotonic() + TICK_S
+        self.printed = 0
+        self.check_at = time.monotonic() + TICK_S
 
     def follow(self):
         it = self.interpreter
@@ -151,37 +151,37 @@ class Task:
             if writable:
                 self.send()
             if it.output[0] in readable:
-                self.hear()
+                self.read_output()
             if it.results[0] in readable:
-                self.take()
+                self.read_answers()
             if not self.status:
-                self.look()
+                self.check()
 
     def send(self):
         try:
             self.unsent = self.unsent[os.write(self.interpreter.requests[1], self.unsent) :]
         except BlockingIOError:
             pass
-        except OSError:  # it closed its end, or has ended: the deadline and `look` tell which
+        except OSError:  # it closed the pipe, or has ended: the deadline and `check` find out which
             self.unsent = b""
 
-    def hear(self):
+    def read_output(self):
         data = os.read(self.interpreter.output[0], CHUNK)
-        self.said += len(data)
+        self.printed += len(data)
         if len(self.output) < MOST_OUTPUT:
             self.output += data
-        if not data:  # closed by all that had it: no output will come any more
+        if not data:  # every process has closed the pipe: no more output
             time.sleep(TICK_S / 10)
         return bool(data)
 
     def drain(self):
-        """What is still in the pipe. Nobody writes to it now."""
+        """Reads the rest of the pipe. No process writes to it now."""
         with contextlib.suppress(BlockingIOError):
-            while self.hear():
+            while self.read_output():
                 pass
 
-    def take(self):
-        """Frames: a length, a letter (P: there will be more, D: the last), and text."""
+    def read_answers(self):
+        """Reads frames: a length, a letter (P: more will follow, D: the last), and text."""
         it = self.interpreter
         data = os.read(it.results[0], CHUNK)
         if not data:
@@ -191,7 +191,7 @@ class Task:
         while len(it.partial) >= HEAD.size and not self.status:
             (length,) = HEAD.unpack_from(it.partial)
             if not 1 <= length <= MOST_FRAME or sum(map(len, self.answers)) + length > MOST_ANSWERS:
-                self.finish("limit", f"its answer has more than {MOST_FRAME} bytes, or is none")
+                self.finish("limit", f"its answer is empty or too large (more than {MOST_FRAME} bytes)")
                 return
             if len(it.partial) < HEAD.size + length:
                 return
@@ -202,15 +202,15 @@ class Task:
                 self.finish("done")
                 it.partial = b""
 
-    def look(self):
-        """What time brings about."""
+    def check(self):
+        """Checks the deadline, the processes and the number of files."""
         now = time.monotonic()
         if now >= self.deadline:
             self.finish("timeout", "it took too long, and was stopped")
             return
-        if now < self.look_at:
+        if now < self.check_at:
             return
-        self.look_at = now + TICK_S
+        self.check_at = now + TICK_S
         self.reap()
         for place in PLACES:
             room = os.statvfs(place)
@@ -228,8 +228,8 @@ class Task:
                     how = f"signal {-self.exit_code}" if self.exit_code < 0 else f"exit code {self.exit_code}"
                     self.finish("crashed", f"the interpreter ended with {how}")
                     with contextlib.suppress(BlockingIOError):
-                        for _ in range(16):  # what it said before; others may be saying more
-                            if not self.hear():
+                        for _ in range(16):  # its last output; other processes may still write
+                            if not self.read_output():
                                 break
 
     def finish(self, status, reason=""):
@@ -237,7 +237,7 @@ class Task:
 
 
 def signal_all(number):
-    """To every process but this one, at once: none of them can fork in between."""
+    """Signals every process but this one with one call, so that no process can fork in between."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)
 
@@ -246,7 +246,7 @@ def read_exactly(count):
     data = b""
     while len(data) < count:
         more = os.read(0, min(count - len(data), CHUNK))
-        if not more:  # the environment is gone
+        if not more:  # the environment has ended
             os._exit(0)
         data += more
     return data
@@ -258,9 +258,9 @@ def write_all(data):
 
 
 def main():
-    # No handler: without one, the kernel keeps signals from inside away.
+    # No handler: the kernel does not deliver signals from inside that have no handler here.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: nobody of the same user looks into it
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: other processes of the user cannot read its memory
     write_all(b"!")
     Supervisor(json.loads(sys.argv[1])).run()
 

@@ -1,6 +1,6 @@
-"""The interpreter: runs code, and reads and writes files, with the rights that code has here."""
+"""The interpreter: runs code, and reads and writes files, with the rights of the code."""
 
-# What runs here is foreign code, and raises what it likes.
+# Untrusted code runs here, and may raise any exception.
 # ruff: noqa: BLE001, PTH103, PTH118, PTH120, PTH123, S102, S110, S307, SIM105, SIM115
 
 import ast
@@ -20,7 +20,7 @@ MOST_FILES = 200
 
 
 class Interpreter:
-    """Variables that stay from one request to the next."""
+    """Executes requests. Variables stay from one request to the next."""
 
     def __init__(self):
         self.main = types.ModuleType("__main__")
@@ -28,7 +28,7 @@ class Interpreter:
         self.count = 0
 
     def run(self, request, say):
-        """Executes code; the value of an expression at its end is shown, as at a prompt."""
+        """Executes code, and returns the value of an expression at its end, as at a prompt."""
         tree = self._parsed(request["code"])
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, self.name, "exec"), self.main.__dict__)
@@ -60,7 +60,7 @@ class Interpreter:
         return {"files": found}
 
     def grade(self, request, say):
-        """Calls a function with each of the inputs, and tells what it returned; who asked knows what is right."""
+        """Calls a function with each of the inputs, and sends its answers. The grader outside compares them."""
         exec(compile(self._parsed(request["code"]), self.name, "exec"), self.main.__dict__)
         function = self.main.__dict__[request["function"]]
         for index, arguments in enumerate(request["inputs"]):
@@ -105,12 +105,12 @@ def serve(requests, results):
         except BaseException as error:
             answer = {"error": describe(error)}
             show(error)
-        if os.getpid() != me:  # a copy that the code has made of this process
+        if os.getpid() != me:  # the code forked this process
             os._exit(0)
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except Exception:  # closed, or replaced by something else: what is lost is the code's own
+            except Exception:  # the code closed or replaced the stream, and loses only its own output
                 pass
         say(b"D", json.dumps(answer))
 
@@ -124,13 +124,13 @@ def describe(error):
 
 
 def show(error):
-    """The traceback, without this file's part of it."""
+    """Prints the traceback, without the frames of this file."""
     try:
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
             frames = frames.tb_next
         sys.stderr.write("".join(traceback.format_exception(type(error), error, frames))[-MOST_VALUE:])
-    except Exception:  # an error that cannot be shown has its name in the answer
+    except Exception:  # the answer already has the name of an error that cannot be printed
         pass
 
 

@@ -1,4 +1,4 @@
-"""Takes asynchronous requests of the kernel, which are counted for the whole machine."""
+"""Takes asynchronous requests of the kernel, which limits them for the whole machine."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error

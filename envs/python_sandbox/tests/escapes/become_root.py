@@ -1,4 +1,4 @@
-"""Becomes root, by system calls and by programs that make one so."""
+"""Becomes root, by system calls and by setuid programs."""
 # ruff: noqa
 # without the sandbox: escapes as root
 # ends: ok error

@@ -1,6 +1,6 @@
-"""Makes a copy of itself that answers in its place."""
+"""Forks, and lets the copy answer in its place."""
 # ruff: noqa
-# without the sandbox: not run: there is nobody to escape from
+# without the sandbox: not run: it does not try to get out
 # ends: ok error
 
 import os

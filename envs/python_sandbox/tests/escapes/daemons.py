@@ -1,4 +1,4 @@
-"""Leaves a process behind that has left its group and its session."""
+"""Leaves a process in a new process group and session."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error

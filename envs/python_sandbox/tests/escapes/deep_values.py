@@ -1,4 +1,4 @@
-"""Answers with values of a depth that breaks who reads them."""
+"""Answers with values so deep that a reader may crash."""
 # ruff: noqa
 # without the sandbox: not run: there is no grader
 # ends: ok error limit

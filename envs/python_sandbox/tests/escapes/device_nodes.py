@@ -1,4 +1,4 @@
-"""Makes nodes of disks and of memory, and reads those that are there."""
+"""Creates device nodes of disks and memory, and reads the existing ones."""
 # ruff: noqa
 # without the sandbox: escapes as root
 # ends: ok error

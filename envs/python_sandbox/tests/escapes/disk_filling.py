@@ -1,4 +1,4 @@
-"""Writes until the disk is full, in every place that takes it."""
+"""Writes until the disk is full, in every writable folder."""
 # ruff: noqa
 # without the sandbox: not run: it would fill the disk
 # ends: ok error

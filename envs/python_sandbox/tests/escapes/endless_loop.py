@@ -1,6 +1,6 @@
 """Never ends."""
 # ruff: noqa
-# without the sandbox: not run: there is nobody to escape from
+# without the sandbox: not run: it does not try to get out
 # ends: timeout
 
 while True:

@@ -1,4 +1,4 @@
-"""Makes empty files without end, which take the kernel's memory."""
+"""Creates empty files without end, which take memory of the kernel."""
 # ruff: noqa
 # without the sandbox: not run: it would fill the disk
 # ends: limit

@@ -1,4 +1,4 @@
-"""Leaves files where the next session, or another one, would find them."""
+"""Leaves files for the next session, or another one."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error

@@ -1,4 +1,4 @@
-"""Says that it is done before it is, and goes on."""
+"""Reports its end too early, and continues."""
 # ruff: noqa
 # without the sandbox: not run: there is no grader
 # ends: ok error limit timeout

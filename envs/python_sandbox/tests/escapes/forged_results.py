@@ -1,4 +1,4 @@
-"""Writes answers that nobody asked for to every descriptor that it has."""
+"""Writes forged answers to every open descriptor."""
 # ruff: noqa
 # without the sandbox: not run: there is no grader
 # ends: ok error limit

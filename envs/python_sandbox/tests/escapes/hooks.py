@@ -1,4 +1,4 @@
-"""Replaces what the interpreter itself uses."""
+"""Replaces functions that the interpreter itself uses."""
 # ruff: noqa
 # without the sandbox: not run: there is no supervisor
 # ends: ok error timeout crashed

@@ -1,6 +1,6 @@
-"""Raises what cannot be shown, and what ends a process."""
+"""Raises exceptions that cannot be printed, and exceptions that end a process."""
 # ruff: noqa
-# without the sandbox: not run: there is nobody to escape from
+# without the sandbox: not run: it does not try to get out
 # ends: error crashed
 
 

@@ -1,6 +1,6 @@
-"""Ends with a value that has 200 MB, and another that cannot be shown."""
+"""Ends with a value of 200 MB, and with one that cannot be shown."""
 # ruff: noqa
-# without the sandbox: not run: there is nobody to escape from
+# without the sandbox: not run: it does not try to get out
 # ends: ok error timeout limit
 
 

@@ -1,6 +1,6 @@
-"""Prints bytes and letters that are no text, and makes such names of files."""
+"""Prints bytes and letters that are not valid text, and creates files with such names."""
 # ruff: noqa
-# without the sandbox: not run: there is nobody to escape from
+# without the sandbox: not run: it does not try to get out
 # ends: ok error
 # then: list
 # then: read \ud800

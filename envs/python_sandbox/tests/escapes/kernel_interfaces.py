@@ -1,4 +1,4 @@
-"""Opens parts of the kernel that had many faults."""
+"""Opens parts of the kernel with many known vulnerabilities."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error

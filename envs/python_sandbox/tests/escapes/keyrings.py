@@ -1,6 +1,6 @@
-"""Puts a key into the kernel's ring, where others of its user find it."""
+"""Puts a key into the kernel's keyring, where other processes of its user find it."""
 # ruff: noqa
-# without the sandbox: not run: the host's ring would keep it
+# without the sandbox: not run: the host's keyring would keep it
 # ends: ok error
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Ends a process of the host, by its number."""
+"""Kills a process of the host by its id."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error

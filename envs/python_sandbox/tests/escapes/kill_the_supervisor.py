@@ -1,4 +1,4 @@
-"""Sends every signal to its parent, then to all that it can reach."""
+"""Sends every signal to its parent, then to all processes that it can reach."""
 # ruff: noqa
 # without the sandbox: not run: it would end all processes of its user
 # ends: crashed timeout

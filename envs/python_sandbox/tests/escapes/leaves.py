@@ -1,6 +1,6 @@
-"""Ends the interpreter at once, as if all were well."""
+"""Ends the interpreter at once with exit code 0."""
 # ruff: noqa
-# without the sandbox: not run: there is nobody to escape from
+# without the sandbox: not run: it does not try to get out
 # ends: crashed
 
 import os

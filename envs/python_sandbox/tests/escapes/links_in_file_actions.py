@@ -1,4 +1,4 @@
-"""Leads the reading and writing of files outside, by symbolic links and by dots."""
+"""Makes file actions read and write outside, by symbolic links and by dots."""
 # ruff: noqa
 # without the sandbox: escapes by code
 # ends: ok error

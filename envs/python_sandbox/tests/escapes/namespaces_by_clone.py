@@ -1,4 +1,4 @@
-"""The same by raw system calls, the newer of which hides its flags in memory."""
+"""Creates namespaces by clone and clone3. The flags of clone3 are in memory, hidden from a filter."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error

@@ -1,4 +1,4 @@
-"""Asks for a name, and for the keys at the address of a cloud's metadata."""
+"""Looks up a host name, and connects to the metadata service of a cloud, which has keys."""
 # ruff: noqa
 # without the sandbox: not run: it would ask other machines
 # ends: ok error

@@ -1,6 +1,6 @@
 """Prints without end."""
 # ruff: noqa
-# without the sandbox: not run: there is nobody to escape from
+# without the sandbox: not run: it does not try to get out
 # ends: timeout
 
 import os

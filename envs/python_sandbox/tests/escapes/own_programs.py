@@ -1,4 +1,4 @@
-"""Changes the programs that run it, for those who come after."""
+"""Changes the programs that run it, to affect later sessions."""
 # ruff: noqa
 # without the sandbox: not run: it would change them
 # ends: ok error

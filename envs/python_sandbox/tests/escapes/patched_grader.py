@@ -1,4 +1,4 @@
-"""Has everything be equal to everything, where answers might be compared."""
+"""Makes all comparisons true in its process, in case the grader compares answers there."""
 # ruff: noqa
 # without the sandbox: not run: there is no grader
 # ends: ok error

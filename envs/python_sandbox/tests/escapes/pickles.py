@@ -1,4 +1,4 @@
-"""Gives back objects that do something where they are unpacked."""
+"""Returns objects that run code when they are unpickled."""
 # ruff: noqa
 # without the sandbox: escapes by unpickling
 # ends: ok error limit timeout

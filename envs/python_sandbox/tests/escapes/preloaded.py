@@ -1,4 +1,4 @@
-"""Has what is started next load its own code: modules, libraries, variables."""
+"""Makes the next process load its code, by modules, libraries and variables."""
 # ruff: noqa
 # without the sandbox: not run: there is no supervisor
 # ends: crashed

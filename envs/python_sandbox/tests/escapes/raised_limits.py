@@ -1,4 +1,4 @@
-"""Has more than it may have, or gives itself more, and its supervisor less."""
+"""Finds limits that are too high, raises its own, and lowers those of its supervisor."""
 # ruff: noqa
 # without the sandbox: escapes as root
 # ends: ok error

@@ -1,4 +1,4 @@
-"""Reads and leaves memory that processes share by a name, or by a number."""
+"""Reads and leaves shared memory, by name and by id."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error

@@ -1,6 +1,6 @@
-"""Ends its own group of processes."""
+"""Kills its own process group."""
 # ruff: noqa
-# without the sandbox: not run: there is nobody to escape from
+# without the sandbox: not run: it does not try to get out
 # ends: crashed
 
 import os

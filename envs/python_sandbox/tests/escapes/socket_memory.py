@@ -1,4 +1,4 @@
-"""Has the kernel hold bytes in connections to itself: memory that no limit of a process counts."""
+"""Fills the buffers of connections to itself: memory of the kernel that no process limit counts."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error

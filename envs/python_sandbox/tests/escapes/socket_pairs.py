@@ -1,4 +1,4 @@
-"""Has a pair of sockets hold more than it does by default."""
+"""Raises the buffers of a socket pair above their default size."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error

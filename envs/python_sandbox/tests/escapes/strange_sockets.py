@@ -1,4 +1,4 @@
-"""Opens sockets of families that know no namespaces of networks, or reach into the kernel."""
+"""Opens sockets of families that have no network namespaces, or that give access to the kernel."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error

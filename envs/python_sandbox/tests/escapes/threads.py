@@ -1,6 +1,6 @@
-"""Leaves threads that go on after the step."""
+"""Leaves threads that continue after the step."""
 # ruff: noqa
-# without the sandbox: not run: there is nobody to escape from
+# without the sandbox: not run: it does not try to get out
 # ends: ok error
 # then: run 1 + 1
 

@@ -1,4 +1,4 @@
-"""Takes the watches of files that the machine has for each user."""
+"""Takes file watches, which the kernel limits per user."""
 # ruff: noqa
 # without the sandbox: escapes
 # ends: ok error
