@@ -28,8 +28,7 @@ def cards():
 
 
 def test_a_closed_loop_counts_steps_and_cpu_of_both_sides(moody):
-    seen = []
-    cost = measure_steps(ClosedLoop(moody.url, 6, 0.5, {"wait_seconds": 0.0}), 2, server=moody, progress=seen.append)
+    cost = measure_steps(ClosedLoop(moody.url, 6, 0.5, {"wait_seconds": 0.0}), 2, server=moody)
     assert (cost.sessions, cost.failed, cost.errors, cost.resets) == (6, 0, {}, 0)
     assert 0.5 <= cost.seconds < 20
     assert cost.steps_per_second == pytest.approx(cost.steps / cost.seconds)
@@ -37,18 +36,15 @@ def test_a_closed_loop_counts_steps_and_cpu_of_both_sides(moody):
     assert 0 < cost.p50 <= cost.p99 <= cost.seconds
     assert 1 < cost.server_us_per_step < 5000
     assert 1 < cost.client_us_per_step < 5000
-    assert seen[-1].connected == 6
 
 
 def test_a_vector_client_steps_all_sessions_at_once(moody):
-    seen = []
     loop = ClosedLoop(moody.url, 6, 0.5, {"wait_seconds": 0.0}, vector=True)
-    cost = measure_steps(loop, server=moody, progress=seen.append)
+    cost = measure_steps(loop, server=moody)
     assert (cost.sessions, cost.failed, cost.errors, cost.resets) == (6, 0, {}, 0)
     assert cost.steps % 6 == 0
     assert 0 < cost.p50 <= cost.p99 <= cost.seconds
     assert cost.server_us_per_step > 0
-    assert seen[-1].connected == 6
 
 
 def test_a_reset_of_a_vector_client_is_no_step(moody):

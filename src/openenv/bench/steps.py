@@ -21,7 +21,7 @@ from ..client import GenericEnvClient
 from ..client.vector import VectorEnvClient
 from ..errors import LaunchFailed, OpenEnvError
 from ..types import StepResult
-from .load import LoadCounts, LoadProcess, check_share, run_load, run_loop, split_evenly
+from .load import LoadProcess, check_share, run_load, run_loop, split_evenly
 from .served import Floor
 
 
@@ -143,10 +143,9 @@ class LoopShare:
 class Stepper(ABC):
     """Some of the sessions of a closed loop, with one client. A failure is counted, and ends only its session."""
 
-    def __init__(self, client: Any, part: LoopShare, member: LoadProcess, sessions: int = 1):
+    def __init__(self, client: Any, part: LoopShare, sessions: int = 1):
         self._client = client
         self._part = part
-        self._member = member
         self._sessions = sessions
         self._failed: set[int] = set()
 
@@ -163,8 +162,6 @@ class Stepper(ABC):
             except OpenEnvError as error:
                 for number in range(self._sessions):
                     self._fail(number, error)
-            for _ in range(self.alive):
-                self._member.count("connected")
             left = iter(range(WARM_UP))
             await self._steps(lambda: next(left, None) is not None)
 
@@ -188,15 +185,14 @@ class Stepper(ABC):
         if number not in self._failed:
             self._failed.add(number)
             self._part.note(error)
-            self._member.count("failed")
 
 
 class SessionStepper(Stepper):
     """One session with its own client. The first failure ends it."""
 
-    def __init__(self, loop: ClosedLoop, part: LoopShare, member: LoadProcess):
+    def __init__(self, loop: ClosedLoop, part: LoopShare):
         client = GenericEnvClient(loop.url, connect_timeout_s=loop.timeout_s, message_timeout_s=loop.timeout_s)
-        super().__init__(client, part, member)
+        super().__init__(client, part)
         self._action = dict(loop.action)
 
     async def _reset(self) -> None:
@@ -221,7 +217,7 @@ class SessionStepper(Stepper):
 class VectorStepper(Stepper):
     """The sessions of one `VectorEnvClient`. A session with a failure is counted as failed, but continues to step."""
 
-    def __init__(self, loop: ClosedLoop, part: LoopShare, member: LoadProcess, sessions: int):
+    def __init__(self, loop: ClosedLoop, part: LoopShare, sessions: int):
         client = VectorEnvClient(
             GenericEnvClient,
             base_url=loop.url,
@@ -231,7 +227,7 @@ class VectorStepper(Stepper):
             connect_timeout_s=loop.timeout_s,
             message_timeout_s=loop.timeout_s,
         )
-        super().__init__(client, part, member, sessions)
+        super().__init__(client, part, sessions)
         self._actions = [dict(loop.action)] * sessions
         # Slots with an ended episode: their next step is a reset.
         self._over = 0
@@ -295,19 +291,13 @@ class _Meter:
         return max(0, self._bytes[1] - self._bytes[0]) / 1024 / sessions
 
 
-def measure_steps(
-    loop: ClosedLoop,
-    processes: int = 1,
-    server: Metered | None = None,
-    progress: Callable[[LoadCounts], None] = lambda counts: None,
-) -> StepCost:
+def measure_steps(loop: ClosedLoop, processes: int = 1, server: Metered | None = None) -> StepCost:
     """Runs a closed loop.
 
     Args:
         loop: The load.
         processes: Number of load processes among which the sessions are divided.
         server: The server, for its CPU time and memory.
-        progress: Called about ten times a second.
 
     Raises:
         UsageError: There are too many sessions for the processes.
@@ -316,7 +306,7 @@ def measure_steps(
     check_share(loop.sessions, processes, raise_file_limit())
     meter = _Meter(server)
     shares = [len(numbers) for numbers in split_evenly(loop.sessions, processes)]
-    parts = run_load(partial(_step_along, loop), shares, at_meeting=meter.read, progress=progress)
+    parts = run_load(partial(_step_along, loop), shares, at_meeting=meter.read)
     errors = sum((part.errors for part in parts), Counter[str]())
     steps, sessions = sum(part.steps for part in parts), sum(part.sessions for part in parts)
     if not steps:
@@ -350,9 +340,9 @@ def _step_along(loop: ClosedLoop, member: LoadProcess, sessions: int) -> LoopSha
         places = asyncio.Semaphore(CONNECTING)
         steppers: list[Stepper]
         if loop.vector:
-            steppers = [VectorStepper(loop, part, member, sessions)]
+            steppers = [VectorStepper(loop, part, sessions)]
         else:
-            steppers = [SessionStepper(loop, part, member) for _ in range(sessions)]
+            steppers = [SessionStepper(loop, part) for _ in range(sessions)]
         await asyncio.gather(*(stepper.prepare(places) for stepper in steppers))
         part.latencies, part.steps, part.resets = array("d"), 0, 0  # discard the warm-up
         member.meet()

@@ -92,20 +92,17 @@ class PassAtK(EvalModel):
     high: float | None
 
 
-def mean_interval(
-    values: Sequence[float], clusters: Clusters = None, level: float = LEVEL
-) -> tuple[float, float] | None:
-    """Student's confidence interval of the mean; None for fewer than two values, which have no variance.
+def mean_interval(values: Sequence[float], clusters: Clusters = None) -> tuple[float, float] | None:
+    """Student's 95 % confidence interval of the mean; None for fewer than two values, which have no variance.
 
     Args:
         values: The values.
         clusters: Cluster of each value; None for independent values. Those of a single cluster count as independent.
-        level: Confidence level, from 0 to 1.
     """
     if len(values) < 2:
         return None
     square, groups = clustered_variance(values, clusters)
-    reach = _quantile(0.5 + level / 2, groups - 1) * math.sqrt(square)
+    reach = _quantile(0.5 + LEVEL / 2, groups - 1) * math.sqrt(square)
     return fmean(values) - reach, fmean(values) + reach
 
 
@@ -149,11 +146,11 @@ def share_interval(
     return difference - down, difference + up
 
 
-def share_of(hits: int, count: int, level: float = LEVEL) -> Share | None:
-    """A share with Wilson's interval; None for a count of 0."""
+def share_of(hits: int, count: int) -> Share | None:
+    """A share with Wilson's 95 % interval; None for a count of 0."""
     if not count:
         return None
-    low, high = _wilson(hits / count, count, NormalDist().inv_cdf(0.5 + level / 2))
+    low, high = _wilson(hits / count, count, NormalDist().inv_cdf(0.5 + LEVEL / 2))
     return Share(count=count, hits=hits, share=hits / count, low=low, high=high)
 
 
