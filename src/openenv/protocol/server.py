@@ -31,81 +31,6 @@ _INVALID = "Invalid message"
 _UNREAD = (ValueError, TypeError, RecursionError, OverflowError)
 
 
-class Inspector:
-    """Reads a frame that the fast decoder refuses: first as plain values, then each of its requests separately."""
-
-    def __init__(self, codec: Codec, max_batch: int):
-        self._codec = codec
-        self._max_batch = max_batch
-
-    def inspect(self, frame: bytes | str) -> Message | RefusedOp:
-        """The request in a frame if it is valid after all, otherwise the error."""
-        try:
-            fields = self._codec.decode(frame)
-        except InvalidMessage as error:
-            return RefusedOp(None, error)
-        if not isinstance(fields, dict):
-            return RefusedOp(None, InvalidMessage(f"a message must be a map, not {type(fields).__name__}"))
-        number = fields.get("id")
-        if type(number) is not int or not 1 <= number <= MAX_ID:
-            said = "none" if "id" not in fields else f"{number!r:.50}"
-            return RefusedOp(
-                None, InvalidMessage(f"a message needs an id, an integer from 1 to 2**63 - 1, not {said}")
-            )
-        if fields.get("op") == "batch" and isinstance(fields.get("calls"), list):
-            return self._batch(number, fields)
-        message = self._request(number, fields, OPS)
-        return message if isinstance(message, RefusedOp) else cast(Message, message)
-
-    def _batch(self, number: int, fields: dict[str, Any]) -> BatchOp | RefusedOp:
-        calls = fields["calls"]
-        if len(calls) > self._max_batch:
-            return RefusedOp(
-                number,
-                UsageError(
-                    f"a batch of {len(calls)} calls is over the limit of {self._max_batch}: "
-                    "send smaller batches or raise the server's max_batch (OPENENV_MAX_BATCH)"
-                ),
-            )
-        # Validated with a placeholder, since an empty batch is invalid; the calls are read one by one below.
-        envelope = fields | {"calls": [{"op": "state", "session": ""}] if calls else []}
-        batch = self._request(number, envelope, OPS)
-        if isinstance(batch, BatchOp):
-            batch.calls = [cast(BatchableOp, self._call(call)) for call in calls]
-        return cast("BatchOp | RefusedOp", batch)
-
-    def _call(self, fields: Any) -> Op | RefusedOp:
-        if not isinstance(fields, dict):
-            return RefusedOp(0, InvalidAction(f"a call must be a map, not {type(fields).__name__}"))
-        session = fields.get("session")
-        if "id" in fields:
-            refused = RefusedOp(0, _invalid(["id"], "a call of a batch must not have an id"))
-        else:
-            message = self._request(0, fields, CALLS)
-            if not isinstance(message, RefusedOp):
-                return message
-            refused = message
-        return refused._replace(session=session if isinstance(session, str) else None)
-
-    def _request(self, number: int, fields: dict[Any, Any], known: Mapping[str, type[Op]]) -> Op | RefusedOp:
-        op = fields.get("op")
-        declared = known.get(op) if isinstance(op, str) else None
-        if declared is None:
-            return RefusedOp(number, UnknownMessage(f"unknown op {op!r:.50}: known ops are {', '.join(known)}"))
-        if "action" in fields and "action" in declared.__struct_fields__:
-            try:
-                fields = fields | {"action": msgspec.Raw(self._codec.encode(fields["action"]))}
-            except ValueError as error:
-                return RefusedOp(number, _invalid(["action"], str(error)))
-        try:
-            return msgspec.convert(fields, declared)
-        except (ValueError, TypeError, RecursionError) as error:
-            place = _PLACE.search(str(error))
-            parts = _PART.findall(place[1]) if place else ()
-            found = [name or (int(index) if index.isdigit() else index) for name, index in parts]
-            return RefusedOp(number, _invalid(found, _PLACE.sub("", str(error))))
-
-
 def _invalid(place: list[str | int], message: str) -> InvalidAction:
     return InvalidAction(_INVALID, data={"errors": [{"type": "message", "loc": place, "msg": message}]})
 
@@ -390,7 +315,6 @@ class ServerProtocolV2:
         self.reply, self.results = codec.reply, codec.results
         self._max_batch = max_batch
         self._decode = codec.decoder(Message)
-        self._inspector = Inspector(codec, max_batch)
 
     def receive(self, frame: bytes | str) -> Message | RefusedOp:
         """Reads one frame of the codec's kind. Returns the error of an invalid frame, and never raises it.
@@ -402,16 +326,87 @@ class ServerProtocolV2:
         try:
             message: Message = self._decode(frame)
         except _UNREAD:
-            return self._inspector.inspect(frame)
+            return self._inspect(frame)
         if not message.id:
-            return self._inspector.inspect(frame)
+            return self._inspect(frame)
         if type(message) is BatchOp:
             if len(message.calls) > self._max_batch:
-                return self._inspector.inspect(frame)
+                return self._inspect(frame)
             for call in message.calls:
                 if call.id:
-                    return self._inspector.inspect(frame)
+                    return self._inspect(frame)
         return message
+
+    def _inspect(self, frame: bytes | str) -> Message | RefusedOp:
+        """Reads a frame that the fast decoder refuses: first as plain values, then each of its requests separately.
+
+        Returns:
+            The request if it is valid after all, otherwise the error.
+        """
+        try:
+            fields = self.codec.decode(frame)
+        except InvalidMessage as error:
+            return RefusedOp(None, error)
+        if not isinstance(fields, dict):
+            return RefusedOp(None, InvalidMessage(f"a message must be a map, not {type(fields).__name__}"))
+        number = fields.get("id")
+        if type(number) is not int or not 1 <= number <= MAX_ID:
+            said = "none" if "id" not in fields else f"{number!r:.50}"
+            return RefusedOp(
+                None, InvalidMessage(f"a message needs an id, an integer from 1 to 2**63 - 1, not {said}")
+            )
+        if fields.get("op") == "batch" and isinstance(fields.get("calls"), list):
+            return self._batch(number, fields)
+        message = self._request(number, fields, OPS)
+        return message if isinstance(message, RefusedOp) else cast(Message, message)
+
+    def _batch(self, number: int, fields: dict[str, Any]) -> BatchOp | RefusedOp:
+        calls = fields["calls"]
+        if len(calls) > self._max_batch:
+            return RefusedOp(
+                number,
+                UsageError(
+                    f"a batch of {len(calls)} calls is over the limit of {self._max_batch}: "
+                    "send smaller batches or raise the server's max_batch (OPENENV_MAX_BATCH)"
+                ),
+            )
+        # Validated with a placeholder, since an empty batch is invalid; the calls are read one by one below.
+        envelope = fields | {"calls": [{"op": "state", "session": ""}] if calls else []}
+        batch = self._request(number, envelope, OPS)
+        if isinstance(batch, BatchOp):
+            batch.calls = [cast(BatchableOp, self._call(call)) for call in calls]
+        return cast("BatchOp | RefusedOp", batch)
+
+    def _call(self, fields: Any) -> Op | RefusedOp:
+        if not isinstance(fields, dict):
+            return RefusedOp(0, InvalidAction(f"a call must be a map, not {type(fields).__name__}"))
+        session = fields.get("session")
+        if "id" in fields:
+            refused = RefusedOp(0, _invalid(["id"], "a call of a batch must not have an id"))
+        else:
+            message = self._request(0, fields, CALLS)
+            if not isinstance(message, RefusedOp):
+                return message
+            refused = message
+        return refused._replace(session=session if isinstance(session, str) else None)
+
+    def _request(self, number: int, fields: dict[Any, Any], known: Mapping[str, type[Op]]) -> Op | RefusedOp:
+        op = fields.get("op")
+        declared = known.get(op) if isinstance(op, str) else None
+        if declared is None:
+            return RefusedOp(number, UnknownMessage(f"unknown op {op!r:.50}: known ops are {', '.join(known)}"))
+        if "action" in fields and "action" in declared.__struct_fields__:
+            try:
+                fields = fields | {"action": msgspec.Raw(self.codec.encode(fields["action"]))}
+            except ValueError as error:
+                return RefusedOp(number, _invalid(["action"], str(error)))
+        try:
+            return msgspec.convert(fields, declared)
+        except (ValueError, TypeError, RecursionError) as error:
+            place = _PLACE.search(str(error))
+            parts = _PART.findall(place[1]) if place else ()
+            found = [name or (int(index) if index.isdigit() else index) for name, index in parts]
+            return RefusedOp(number, _invalid(found, _PLACE.sub("", str(error))))
 
     def receive_other(self, frame: bytes | str) -> RefusedOp:
         """Refuses a frame of the other kind: a text frame where binary frames are spoken, or the reverse."""
