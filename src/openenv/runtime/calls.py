@@ -62,12 +62,6 @@ class CallQueue(Generic[C]):
         """The running call and the waiting calls."""
         return [*self._waiting] if self.running is None else [self.running, *self._waiting]
 
-    def _clear(self) -> list[C]:
-        """Removes all calls, and returns them."""
-        calls = self._unfinished()
-        self.running, self._waiting = None, ()
-        return calls
-
     def _advance(self) -> None:
         """Begins waiting calls until one of them does not end at once."""
         if self._advancing:

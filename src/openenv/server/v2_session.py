@@ -465,7 +465,9 @@ class V2Session(CallQueue[NumberedCall]):
 
     def _rest(self) -> None:
         """Cleans up after the last call."""
-        for call in self._clear():
+        calls = self._unfinished()
+        self.running, self._waiting = None, ()
+        for call in calls:
             if type(call.message) is StateCopyRequest:
                 call.message.give(None, SessionLost(f"session {self.session.id} has ended"))
         if self.slot:

@@ -42,8 +42,7 @@ class ForkedSnapshot(Snapshot):
     made: MadeEnvironment
 
     def discard(self) -> None:
-        self.handle.listener = None
-        self.handle.end("", 0.0)
+        self.handle.discard()
 
 
 class PendingFork:
@@ -77,12 +76,12 @@ class PendingFork:
                 self._parent.end(f"the descriptors for its fork could not be sent: {trouble}", 0.0)
         else:
             self._fail(error)
-        self._let_go()
+        for descriptor in self._descriptors:  # if they were sent, the parent has copies
+            os.close(descriptor)
         return error is None
 
     def forked(self, pid: Any, error: BaseException | None) -> None:
         """The parent has forked, or could not."""
-        self._let_go()
         if error is None and type(pid) is int:
             self._pool.register_fork(self._handle, pid)
             self._registered = True
@@ -112,20 +111,13 @@ class PendingFork:
             self._finish(ForkedSnapshot(self._handle, self._made), None)
 
     def _fail(self, error: BaseException) -> None:
-        self._handle.listener = None
-        self._handle.end("", 0.0)
+        self._handle.discard()
         self._finish(None, error)
 
     def _finish(self, result: ForkedSnapshot | None, error: BaseException | None) -> None:
         done, self._done = self._done, None
         if done is not None:
             done(result, error if isinstance(error, OpenEnvError) or error is None else NotForkable(str(error)))
-
-    def _let_go(self) -> None:
-        """Closes the descriptors, which belong to the new process now."""
-        descriptors, self._descriptors = self._descriptors, []
-        for descriptor in descriptors:
-            os.close(descriptor)
 
 
 # Seconds that the `close` of an environment may take: another session may be waiting for its slot.
@@ -316,8 +308,7 @@ class ProcessExecutor:
             done(None, EnvironmentCrashed("the fork of the environment's process ended before it was used"))
         elif isinstance(snapshot, ForkedSnapshot):
             if self._handle is not None:
-                self._handle.listener = None
-                self._handle.end("", GRACE_S)
+                self._handle.discard(GRACE_S)
             self._handle, self._made = snapshot.handle, snapshot.made
             self._handle.listener = self
             done(None, None)
@@ -350,8 +341,7 @@ class ProcessExecutor:
                 then()
                 return
             if self._handle is not None:  # the process runs, but has no environment
-                self._handle.listener = None
-                self._handle.end("", 0.0)
+                self._handle.discard()
                 self._handle = None
             done(None, error)
 

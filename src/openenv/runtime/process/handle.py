@@ -104,6 +104,11 @@ class ProcessHandle:
             self.reason = reason
         self._end(self, grace_s)
 
+    def discard(self, grace_s: float = 0.0) -> None:
+        """Ends the process without calling its listener."""
+        self.listener = None
+        self.end("", grace_s)
+
     def close(self) -> None:
         """Closes the connection. A process that waits for a request then ends."""
         if self.is_open:
