@@ -52,7 +52,7 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps([asdict(comparison) for comparison in found]))
         return
-    shown.stdout().print(compare_table(found))
+    shown.console().print(compare_table(found))
     if any(comparison.low is None for comparison in found):
         print("One trial says nothing about chance: measure both with --trials 5 (bench steps) or --reps 5 (scale).")
 
@@ -79,7 +79,7 @@ def demo(output_dir: Path, sessions: int, episodes: int, concurrency: int) -> No
     began = time.monotonic()
     with ended_in_order(), shown.Display() as display:
         workloads = run_demo(plan, display.say, partial(_show_workload, display))
-    console = shown.stdout()
+    console = shown.console()
     console.print(demo_table(workloads))
     console.print(
         f"{os.cpu_count()} cores, {time.monotonic() - began:.0f} s; "
@@ -206,7 +206,7 @@ def _print_result(
 ) -> None:
     from .tables import job_table, stage_table
 
-    console = shown.stdout()
+    console = shown.console()
     console.print(job_table(summaries))
     console.print(stage_table(summaries))
     failed = sum(summary.jobs - summary.successful for summary in summaries)

@@ -32,7 +32,7 @@ def shown(*parts, width=110):
 def log(monkeypatch):
     """What a display writes where there is no terminal."""
     file = io.StringIO()
-    monkeypatch.setattr(module, "_console", lambda stderr: Console(file=file, highlight=False, width=110))
+    monkeypatch.setattr(module, "console", lambda stderr: Console(file=file, highlight=False, width=110))
     return file
 
 
@@ -41,7 +41,7 @@ def terminal(monkeypatch):
     """What a display writes to a terminal."""
     file = io.StringIO()
     monkeypatch.setattr(
-        module, "_console", lambda stderr: Console(file=file, force_terminal=True, highlight=False, width=110)
+        module, "console", lambda stderr: Console(file=file, force_terminal=True, highlight=False, width=110)
     )
     return file
 

@@ -24,7 +24,7 @@ from benchmarks.sandbox import (
 )
 from benchmarks.tables import job_table, stage_table
 from openenv.cli.bench import app
-from openenv.cli.display import stdout
+from openenv.cli.display import console
 from openenv.errors import UsageError
 from openenv.providers import LocalDockerProvider, LocalProvider, UVProvider
 
@@ -82,11 +82,11 @@ def test_the_result_says_all_that_must_be_known() -> None:
 
 
 def test_the_tables_have_the_published_columns() -> None:
-    console = stdout()
-    with console.capture() as captured:
-        console.print(job_table([summarize([done(1, 1, 10), failed(2)], 30.0), summarize([failed(1)], 1.0)]))
-        console.print(job_table([summarize([done(1, 1000, 10000, 10**11)], 30000.0)]))
-        console.print(stage_table([summarize([done(1, 1, 10)], 30.0)]))
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(job_table([summarize([done(1, 1, 10), failed(2)], 30.0), summarize([failed(1)], 1.0)]))
+        screen.print(job_table([summarize([done(1, 1000, 10000, 10**11)], 30000.0)]))
+        screen.print(stage_table([summarize([done(1, 1, 10)], 30.0)]))
     text = captured.get()
     for words in ("success", "wall", "scheduling", "running", "total", "P50", "P95", "/min", "RSS MB"):
         assert words in text

@@ -35,7 +35,6 @@ from .batch import (
 from .load import LoadCounts, check_share, enough_processes
 from .result import scale_document
 
-GATEWAYS = ("none", "envoy")
 # Seconds until servers have no sessions, and between two checks.
 SETTLE_S, LOOK_S = 10.0, 0.1
 _HELD = b"openenv_slots_held "
@@ -58,11 +57,6 @@ class LaunchPlan:
     gateway: str
     sessions: int
     provider_options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        catalog_entry(self.provider)
-        if self.gateway not in GATEWAYS:
-            raise UsageError(f"gateway must be one of {', '.join(GATEWAYS)}, got {self.gateway!r}")
 
     @property
     def words(self) -> str:

@@ -194,14 +194,10 @@ _ANSWER = (
 
 
 class Floor(ServedProcess):
-    """The empty server as a process, for a `with` block.
+    """The empty server as a process, for a `with` block."""
 
-    Args:
-        cpus: CPU cores that it may use. None for all.
-    """
-
-    def __init__(self, cpus: Collection[int] | None = None):
-        super().__init__([sys.executable, "-m", __name__], cpus=cpus)
+    def __init__(self) -> None:
+        super().__init__([sys.executable, "-m", __name__])
 
 
 class _Answering(WSListener):

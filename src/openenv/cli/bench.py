@@ -230,7 +230,7 @@ def steps(
         print(json.dumps(steps_document(loop, command_line(), serve, by, found.server, found.floor)))
     else:
         floor_cost = mean_cost(found.floor) if found.floor else None
-        shown.stdout().print(shown.step_table(mean_cost(found.server), floor_cost))
+        shown.console().print(shown.step_table(mean_cost(found.server), floor_cost))
     cost = mean_cost(found.server)
     for reason, count in cost.errors.items():
         print(f"{count} session(s) failed: {reason}", file=sys.stderr)
@@ -330,7 +330,7 @@ def scale(
             progress=show,
             **_measured(stack, display, plan, url, serve, workers, grid),
         )
-    console = shown.stdout()
+    console = shown.console()
     console.print(shown.scale_table(result.summaries))
     console.print("\n".join(result.verdicts()))
     for (kind, message), count in result.errors.most_common(5):

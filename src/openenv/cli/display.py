@@ -31,7 +31,7 @@ class Display:
     """Progress on stderr: live bars in a terminal, a line at intervals elsewhere."""
 
     def __init__(self) -> None:
-        self._console = _console(stderr=True)
+        self._console = console(stderr=True)
         self._bars = Progress(
             TextColumn("  {task.description:<9}"),
             BarColumn(bar_width=36),
@@ -102,11 +102,6 @@ class Display:
         self._console.print(text, soft_wrap=not self._console.is_terminal)
 
 
-def stdout() -> Console:
-    """Stdout's console."""
-    return _console(stderr=False)
-
-
 def milliseconds(seconds: float | None) -> str:
     """Three significant digits, and no more than a tenth of a microsecond."""
     if seconds is None:
@@ -171,11 +166,12 @@ FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 )
 
 
-def _console(stderr: bool) -> Console:
-    console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, LOG_WIDTH)
-    return console
+def console(stderr: bool = False) -> Console:
+    """The console of stdout, or of stderr. Without a terminal, it is wide enough for the tables."""
+    found = Console(stderr=stderr, highlight=False)
+    if not found.is_terminal:
+        found.width = max(found.width, LOG_WIDTH)
+    return found
 
 
 _PHASES = ("queue", "construct", "reset", "step", "serialize", "send")

@@ -165,9 +165,9 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
-def columns(most: int, least: int = 60) -> int:
-    """The width of the terminal, within limits; `most` if the output is not a terminal."""
-    return max(least, min(most, shutil.get_terminal_size((most, 24)).columns))
+def columns(most: int) -> int:
+    """The width of the terminal, from 60 to `most`; `most` if the output is not a terminal."""
+    return max(60, min(most, shutil.get_terminal_size((most, 24)).columns))
 
 
 def plural(number: int, noun: str) -> str:

@@ -149,7 +149,7 @@ def top(url: str, api_key: str | None, interval: float, once: bool) -> None:
     from ..client.endpoints import http_url, websocket_url
 
     address = http_url(websocket_url(url))
-    console = shown.stdout()
+    console = shown.console()
     if once or not console.is_terminal:
         first, _ = _look(address, api_key)
         time.sleep(interval)
