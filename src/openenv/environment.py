@@ -262,11 +262,9 @@ class ModelTokenizer(Protocol):
         self, conversation: list[Message], tokenize: bool = True, return_tensors: str | None = None, **kwargs: Any
     ) -> Any:
         """The conversation as the text, or as the token ids, that a model expects."""
-        ...
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = False, **kwargs: Any) -> str:
         """The text of token ids."""
-        ...
 
 
 class TaskProvider(Protocol):
@@ -274,20 +272,15 @@ class TaskProvider(Protocol):
 
     def list_splits(self) -> list[Any]:
         """All splits."""
-        ...
 
     def list_tasks(self, split: str) -> list[Any]:
         """Every task of a split."""
-        ...
 
     def num_tasks(self, split: str) -> int:
         """How many tasks a split has."""
-        ...
 
     def get_task(self, split: str, index: int) -> Any:
         """One task of a split, counted from 0."""
-        ...
 
     def get_task_range(self, split: str, start: int | None = None, stop: int | None = None) -> list[Any]:
         """The tasks from `start` up to `stop`, in the sense of a slice."""
-        ...

@@ -62,7 +62,7 @@ def declared_types(environment: Callable[..., Any]) -> DeclaredTypes:
     if not inspect.isclass(made):
         return DeclaredTypes()
     arguments = type_arguments(made, Environment)
-    action, observation, state = arguments if len(arguments) == 3 else _types_of_step(made)
+    action, observation, state = arguments if len(arguments) == 3 else (*_types_of_step(made), State)
     if state is Any and isinstance(known := inspect.getattr_static(made, "state", None), property):
         state = _hints(known.fget).get("return", Any)
     begins = _hints(getattr(made, "reset", None)).get("return")
@@ -70,17 +70,16 @@ def declared_types(environment: Callable[..., Any]) -> DeclaredTypes:
     return DeclaredTypes(action, observation, state, begins if narrower else None)
 
 
-def _types_of_step(cls: type[Any]) -> tuple[Any, Any, Any]:
+def _types_of_step(cls: type[Any]) -> tuple[Any, Any]:
     step = getattr(cls, "step", None)
     if not callable(step):
-        return None, None, State
+        return None, None
     hints, names = _hints(step), list(inspect.signature(step).parameters)
     action = hints.get(names[1]) if len(names) > 1 else None
     observation = hints.get("return")
     return (
         action if inspect.isclass(action) and issubclass(action, Action) else None,
         observation if inspect.isclass(observation) and issubclass(observation, Observation) else None,
-        State,
     )
 
 
