@@ -2,8 +2,8 @@
 
     python scripts/bench_cartpole.py [--envs 256] [--workers 2] [--rounds 3] [--duration 2]
 
-All three get the same random actions, start a finished environment anew with its next step, and end every step with
-arrays of all observations, rewards and ends, as a trainer would take them. Gymnasium's `AsyncVectorEnv` runs a
+All three get the same random actions, and reset a finished environment with its next step. Every step ends with
+arrays of all observations, rewards and dones, as a trainer would use them. Gymnasium's `AsyncVectorEnv` runs a
 process for each environment, its `SyncVectorEnv` runs all of them in this one, without a server. The last line of
 the output is JSON.
 """
@@ -120,7 +120,7 @@ def _gymnasium(mode: str) -> Measure:
 def _table(medians: dict[str, float], options: argparse.Namespace) -> Table:
     title = f"{ENV_ID}, {options.envs} environments, {options.workers} workers: median of {options.rounds}"
     table = Table(title=title, title_justify="left")
-    for name in ("", "steps a second", "ours by it"):
+    for name in ("", "steps a second", "ours / this"):
         table.add_column(name, justify="right" if name else "left")
     labels = {"ours": "openenv, vector client", "async": "AsyncVectorEnv", "sync": "SyncVectorEnv"}
     for name, rate in medians.items():

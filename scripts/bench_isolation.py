@@ -24,7 +24,7 @@ from openenv.settings import ServerSettings
 
 STEPS = 20_000
 OPENINGS = 50
-# Seconds in which the pool fills up again.
+# Time for the pool to start a new process.
 PAUSE_S = 0.06
 
 
@@ -52,9 +52,9 @@ async def measure_steps(name: str, executor: Any) -> None:
         times.append(1e6 * (time.perf_counter() - begun))
     cpu = 1e6 * (time.process_time() + cpu_s(pid) - before) / STEPS
     times.sort()
-    print(f"step {name:8} min {times[0]:6.1f} us  P50 {times[STEPS // 2]:6.1f} us  CPU of both {cpu:6.1f} us")
+    print(f"step {name:8} min {times[0]:6.1f} us  P50 {times[STEPS // 2]:6.1f} us  CPU of both sides {cpu:6.1f} us")
     if pid is not None:
-        print(f"memory of a session that no other has: {private_mb(pid):.1f} MiB")
+        print(f"private memory of a session: {private_mb(pid):.1f} MiB")
     await answer(executor.close)
 
 
@@ -67,11 +67,11 @@ def private_mb(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private")) / 1024
 
 
-async def measure_opening(nursery: ProcessPool) -> None:
+async def measure_opening(pool: ProcessPool) -> None:
     times = []
     for _ in range(OPENINGS):
         await asyncio.sleep(PAUSE_S)
-        executor = ProcessExecutor(nursery)
+        executor = ProcessExecutor(pool)
         begun = time.perf_counter()
         await answer(executor.start, InlineBenchmarkEnvironment)
         times.append(1e3 * (time.perf_counter() - begun))
@@ -81,14 +81,14 @@ async def measure_opening(nursery: ProcessPool) -> None:
 
 async def main() -> None:
     sandbox = "bwrap" if "--sandbox" in sys.argv else "none"
-    nursery = ProcessPool(InlineBenchmarkEnvironment, ServerSettings(sandbox=sandbox))
+    pool = ProcessPool(InlineBenchmarkEnvironment, ServerSettings(sandbox=sandbox))
     try:
-        await measure_opening(nursery)
+        await measure_opening(pool)
         await measure_steps("inline", InlineExecutor())
         if sandbox == "none":
-            await measure_steps("process", ProcessExecutor(nursery))
+            await measure_steps("process", ProcessExecutor(pool))
     finally:
-        await nursery.aclose()
+        await pool.aclose()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
 
 The released package is installed in its own virtual environment and never imported here. It is served as its
 default install does (`peer`: asyncio and h11) and with uvloop and httptools (`tuned`). Where there are two cores,
-server and load each get one for the cost of a step; for the storms both use all of them. One load is put on all
-servers, but for `both sides`: there the peer is driven by its own client, and this package by its vector client.
+server and load each get one for the cost of a step; for the storms both use all of them. All servers
+get the same load, except for `both sides`: there each package drives its server with its own client, this one with
+its vector client.
 CPU time and memory are read from the operating system. The last line of the output is JSON.
 """
 
@@ -114,7 +115,7 @@ def _ours(form: str, workers: int = 1, cpus: set[int] | None = None) -> ServedPr
 
 def _peer(python: Path, loop: str, http: str) -> Start:
     if not python.exists():
-        raise SystemExit(f"there is no {python}: `make bench-peer` makes it, or give --peer-python")
+        raise SystemExit(f"{python} does not exist: run `make bench-peer`, or give --peer-python")
 
     def start(form: str, workers: int = 1, cpus: set[int] | None = None) -> ServedProcess:
         port = _free_port()
@@ -131,14 +132,14 @@ def _alternate(
     systems: dict[str, Start],
     rounds: int,
     measure: Callable[[Start], float],
-    tell: Callable[[str, float], None],
+    report: Callable[[str, float], None],
 ) -> Medians:
     """The median of each system, measured A B C A B C, and the ratios of ours to the others."""
     values: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(rounds):
         for name, start in systems.items():
             values[name].append(measure(start))
-            tell(name, values[name][-1])
+            report(name, values[name][-1])
     medians = {name: statistics.median(found) for name, found in values.items()}
     ratios = {"ratio": medians["ours"] / medians["peer"], "ratio_tuned": medians["ours"] / medians["tuned"]}
     return {**medians, **ratios}
@@ -169,7 +170,7 @@ def _both_sides(process: ServedProcess, ours: bool, options: argparse.Namespace)
             assert load.stdin is not None
             assert load.stdout is not None
             if load.stdout.readline() != "ready\n":
-                raise SystemExit(f"the peer's client did not get ready: exit code {load.wait()}")
+                raise SystemExit(f"the peer's client did not start: exit code {load.wait()}")
             before = server.cpu_seconds()
             load.stdin.write("\n")
             load.stdin.flush()
@@ -207,7 +208,7 @@ def _storm(
 
 
 def _cost_table(costs: dict[str, Medians], both: Medians, memory: Medians) -> Table:
-    table = Table(title="cost to the server", title_justify="left")
+    table = Table(title="cost for the server", title_justify="left")
     for name in ("", "peer", "tuned", "ours", "ours / peer", "ours / tuned"):
         table.add_column(name, justify="right" if name else "left")
     rows = [(f"CPU a step, {form} (us)", values) for form, values in costs.items()]
@@ -220,7 +221,7 @@ def _cost_table(costs: dict[str, Medians], both: Medians, memory: Medians) -> Ta
 
 def _storm_table(storms: dict[int, dict[str, dict[str, Any]]]) -> Table:
     table = Table(title=f"sessions at once, sync, a step of {WAIT_S:g} s", title_justify="left")
-    for name in ("sessions", "", "success", "P99", "ours by it"):
+    for name in ("sessions", "", "success", "P99", "ours / this"):
         table.add_column(name, justify="right")
     for sessions, systems in storms.items():
         ours = systems["ours"]["p99_s"]
@@ -244,19 +245,26 @@ def _free_port() -> int:
 
 def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compares this package with the released one.")
-    parser.add_argument("--peer-python", type=Path, default=SCRIPTS.parent / ".venv-peer" / "bin" / "python")
-    parser.add_argument("--forms", type=lambda text: text.split(","), default=FORMS, help="of sync, async, inline")
-    parser.add_argument("--rounds", type=int, default=2, help="how often each is measured")
-    parser.add_argument("--sessions", type=int, default=64, help="that step at the same time")
-    parser.add_argument("--duration", type=float, default=4.0, help="seconds of each measurement")
+    parser.add_argument(
+        "--peer-python",
+        type=Path,
+        default=SCRIPTS.parent / ".venv-peer" / "bin" / "python",
+        help="Python that has the released package",
+    )
+    parser.add_argument(
+        "--forms", type=lambda text: text.split(","), default=FORMS, help="forms to measure: sync, async, inline"
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="measurements of each")
+    parser.add_argument("--sessions", type=int, default=64, help="sessions that step at the same time")
+    parser.add_argument("--duration", type=float, default=4.0, help="duration of each measurement in seconds")
     parser.add_argument(
         "--scale-grid",
         type=lambda text: [int(part) for part in text.split(",")],
         default=[512, 2048],
         help="sessions at once",
     )
-    parser.add_argument("--workers", type=int, default=2, help="of the server, for the storms")
-    parser.add_argument("--processes", type=int, default=2, help="of the load, for the storms")
+    parser.add_argument("--workers", type=int, default=2, help="workers of the server, for the storms")
+    parser.add_argument("--processes", type=int, default=2, help="processes of the load, for the storms")
     return parser.parse_args(arguments)
 
 

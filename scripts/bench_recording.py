@@ -1,14 +1,14 @@
 """Measure the cost of recording, and the loss of records when a server is killed.
 
 .venv/bin/python scripts/bench_recording.py load [--rate 10000] [--sessions 256] [--seconds 10] [--rounds 5]
-    Steps at a fixed rate against one worker, recorded and not recorded in turns: latencies, CPU of the worker. Of
-    every half second it takes the percentiles and tells their medians: what else the machine does at a moment is in
-    few of them, what recording does is in all.
+    Steps at a fixed rate against one worker, recorded and not recorded in turns: latencies, CPU of the worker. It
+    prints the medians of the percentiles of every half second. Other work of the machine disturbs only a few of
+    these, but recording affects all.
 .venv/bin/python scripts/bench_recording.py kill [--times 20]
-    Kills a recording server at a random moment, so many times, and compares what clients had been answered with
-    what is on disk, before and after a restart.
+    Kills a recording server at a random moment, repeatedly, and compares the answers that clients received with the
+    records on disk, before and after a restart.
 .venv/bin/python scripts/bench_recording.py tap
-    CPU of the event loop for the record of one step, by what is recorded.
+    CPU of the event loop for the record of one step, by size of the record.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CORES = sorted(os.sched_getaffinity(0))[:2]
 
 
 class Player(WSListener):
-    """One session: resets, and then steps on request, if its last step was answered."""
+    """One session: resets, then steps on request. It skips a step while the last one is not answered."""
 
     latencies: ClassVar[list[float]] = []
     missed = 0
@@ -109,7 +109,7 @@ async def connect(url: str, sessions: int) -> list[Player]:
     for number in range(sessions):
         _, player = await ws_connect(lambda number=number: Player(number), url)
         players.append(player)
-    while any(player.busy for player in players):  # noqa: ASYNC110 - answers come by themselves
+    while any(player.busy for player in players):  # noqa: ASYNC110 - the transport receives the answers
         await asyncio.sleep(0.01)
     return players
 
@@ -201,7 +201,7 @@ def found_in(folder: Path) -> tuple[set[tuple[str, int]], int]:
     while True:
         try:
             return _found_at_once(folder)
-        except FileNotFoundError:  # one became a Parquet file meanwhile: rotation outlives a server that is killed
+        except FileNotFoundError:  # rotation replaced a file by Parquet; it continues after the server was killed
             continue
 
 
@@ -227,7 +227,7 @@ def kill(options: argparse.Namespace, scratch: Path) -> None:
     worst = 0.0
     for turn in range(options.times):
         folder, moment = scratch / f"records-{turn}", random.uniform(0.2, 3.0)  # noqa: S311 - no secret
-        small = {"OPENENV_RECORD_FILE_MB": "1.1"}  # so that some die while files are rotated
+        small = {"OPENENV_RECORD_FILE_MB": "1.1"}  # so that some servers die during a rotation
         os.environ.update(small)
         with serving(folder, scratch / "log") as (process, url):
             players, killed = uvloop.run(play_until_killed(url, process.pid, moment, options.rate))
@@ -253,10 +253,10 @@ def kill(options: argparse.Namespace, scratch: Path) -> None:
             kept = Path(tempfile.mkdtemp()) / "records"
             shutil.copytree(folder, kept)
             gone, new = len(found - again), len(again - found)
-            raise SystemExit(f"records were lost, or torn; after the restart {gone} fewer and {new} more: see {kept}")
+            raise SystemExit(f"records were lost or torn (after the restart: {gone} fewer, {new} more); see {kept}")
         shutil.rmtree(folder)
     print(
-        f"{options.times} kills: nothing older than {LOST_S:g} s is missing (oldest: {worst:.3f} s), nothing is torn"
+        f"{options.times} kills: no record older than {LOST_S:g} s is lost (oldest: {worst:.3f} s), no line is torn"
     )
 
 
@@ -270,7 +270,7 @@ async def play_until_killed(url: str, pid: int, moment: float, rate: float) -> t
     return players, killed
 
 
-class Nowhere:
+class LastLineRecorder:
     """A recorder that only keeps the last line."""
 
     epoch = 0.0
@@ -317,7 +317,7 @@ async def live(tapping: TapFactory | None) -> Session:
 
 
 async def tap_cost() -> None:
-    track, action = Nowhere(), Talk()
+    track, action = LastLineRecorder(), Talk()
     tail = Subject("idle", "1.0.0", "0123456789abcdef").tail
     sessions = [await live(None), await live(lambda name: Tap(track, tail, name))]
 
@@ -327,16 +327,16 @@ async def tap_cost() -> None:
     for numbers in (0, 4, 64, 512):
         Idle.said = Heard(reward=1.0, numbers=[0.1234567] * numbers)
         costs: list[list[float]] = [[], []]
-        for _ in range(300):  # in turns: what else the machine does disturbs both
+        for _ in range(300):  # in turns, so that other work of the machine disturbs both
             for session, found in zip(sessions, costs, strict=True):
                 began = time.process_time()
                 for _ in range(300):
                     session.step(action, done)
                 found.append((time.process_time() - began) / 300 * 1e6)
         best = min(costs[1]) - min(costs[0])
-        rule = statistics.median(costs[1]) - statistics.median(costs[0])
+        median = statistics.median(costs[1]) - statistics.median(costs[0])
         print(
-            f"{numbers:4} numbers, a line of {len(track.line):5} bytes: {best:5.2f} us at best, {rule:5.2f} as a rule"
+            f"{numbers:4} numbers, a line of {len(track.line):5} bytes: {best:5.2f} us minimum, {median:5.2f} median"
         )
 
 

@@ -1,4 +1,4 @@
-"""Names of classes and modules in src/openenv: one noun for one thing, and the nouns of the field.
+"""Check names of classes and modules in src/openenv: one noun for one thing, and the nouns of the field.
 
     python scripts/check_names.py [folder of the package]
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src/openenv"
 
-# Files of the environments that `openenv init` writes: the same classes stand in several of them.
+# Files of the environments that `openenv init` writes. Several of them contain the same classes.
 TEMPLATES = Path("project/templates")
 
 # Words that a reader of other projects cannot search for. The glossary in ARCHITECTURE.md has the nouns of the field.

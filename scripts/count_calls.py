@@ -1,13 +1,13 @@
-"""Counts the functions of openenv that one step enters, in the thread of the server and in that of the client.
+"""Count the functions of openenv that one step calls, in the thread of the server and in that of the client.
 
     python scripts/count_calls.py [--batches 2 4 8] [--execution inline] [--trace]
 
 A server with an environment of one line runs on a thread of this process, and the client plays on the main thread,
 over a real WebSocket. The rows are a step of protocol v1, from a client of another library; a step of a single
-client; and steps of vector clients of some sizes. The last lines fit functions = a + b n to those. `--trace` prints
-the functions of each row in their order. A function counts each time that it is entered, and not when a coroutine or
-generator goes on; the environment's own code is in this file and does not count. The counts are those of the most
-frequent of 25 steps, since the metrics time a sample of them.
+client; and steps of vector clients of some sizes. The last lines fit functions = a + b n to the vector clients.
+`--trace` prints the functions of each row in their order. Each call of a function counts. A coroutine or generator
+that continues does not count. The environment is in this file, so its functions do not count. The metrics time only a
+sample of the steps, so the counts are those of the most frequent of 25 steps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from openenv.server.transports.uvicorn import FastPath
 
 PACKAGE = f"{Path(openenv.__file__).parent}/"
 STEPS, WARM_UP = 25, 5
-# A server that has sent its reply goes on for some microseconds, and its functions count too.
+# After its reply, a server continues for some microseconds, and these functions count too.
 QUIET_S = 0.01
 STOP_S = 10
 
@@ -74,15 +74,15 @@ class WalkClient(EnvClient[Move, Seen, State]):
     pass
 
 
-class Entered:
-    """The functions of openenv that one thread enters."""
+class CallRecorder:
+    """A profile function that records the functions of openenv that one thread calls."""
 
     def __init__(self) -> None:
         self.functions: list[str] = []
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        # The argument of RESUME is 0 at a function's start alone.
+        # The argument of RESUME is 0 only at the start of a function.
         if event == "call" and code.co_filename.startswith(PACKAGE) and not code.co_code[frame.f_lasti + 1]:
             self.functions.append(f"{code.co_filename.removeprefix(PACKAGE)} {code.co_qualname}")
 
@@ -95,12 +95,12 @@ class Entered:
 def main() -> None:
     options = _options()
     environment = Walk if options.execution == "inline" else WalkOnThread
-    server, client = Entered(), Entered()
+    server, client = CallRecorder(), CallRecorder()
     with _served(create_app(environment, Move, Seen, max_concurrent_envs=100), server) as url:
         asyncio.run(_measure(url, options, server, client))
 
 
-async def _measure(url: str, options: argparse.Namespace, server: Entered, client: Entered) -> None:
+async def _measure(url: str, options: argparse.Namespace, server: CallRecorder, client: CallRecorder) -> None:
     counts: dict[int, list[int]] = {}
     async with connect(f"ws{url.removeprefix('http')}/ws") as v1:
 
@@ -128,9 +128,9 @@ async def _measure(url: str, options: argparse.Namespace, server: Entered, clien
 
 
 async def _steps(
-    step: Callable[[], Awaitable[Any]], server: Entered, client: Entered
+    step: Callable[[], Awaitable[Any]], server: CallRecorder, client: CallRecorder
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The functions that the most frequent step enters, on both sides."""
+    """The functions that the most frequent step calls, on both sides."""
     found: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
     for number in range(WARM_UP + STEPS):
         server.take(), client.take()
@@ -155,8 +155,8 @@ def _report(name: str, entered: tuple[tuple[str, ...], tuple[str, ...]], trace: 
 
 
 @contextmanager
-def _served(app: Any, entered: Entered) -> Iterator[str]:
-    """Serves an app on a thread, whose functions are counted."""
+def _served(app: Any, entered: CallRecorder) -> Iterator[str]:
+    """Serves an app on a thread, and counts its functions."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_config=None, lifespan="on", loop="uvloop", http="httptools", ws=FastPath)
     server = uvicorn.Server(config)

@@ -1,8 +1,9 @@
-"""Pages of the site that are not in `docs/`: those from elsewhere in the repository, and the command lines.
+"""Hooks of mkdocs: add the pages of the site that are not in `docs/`, and adapt links and diagrams.
 
-Hooks of mkdocs, named in mkdocs.yml. Links of all pages are written as they work in the repository; here they are
-made to work in the site. `make docs` installs Mermaid by npm, and the site serves it itself: the theme would load it
-from another host. Without npm the diagrams of the pages stay text.
+mkdocs.yml names this file. The added pages are files from elsewhere in the repository, and the reference of the
+command lines. Links in the sources work in the repository, and these hooks rewrite them for the site. `make docs`
+installs Mermaid with npm, and the site serves it itself: the theme would load it from another host. Without npm, the
+diagrams stay text.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Blocks of Mermaid become diagrams, if Mermaid is installed."""
+    """Turns blocks of Mermaid into diagrams, if Mermaid is installed."""
     if MERMAID.exists():
         fence = {"name": "mermaid", "class": "mermaid", "format": fence_code_format}
         config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
@@ -52,7 +53,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to files of the repository become links to where they are in the site."""
+    """Replaces links to files of the repository with links to their pages in the site."""
     source = page.file.abs_src_path
     if source is None or page.file.src_uri == COMMANDS:
         return markdown
@@ -71,13 +72,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Docstrings introduce examples as reStructuredText does; a search skips the code of diagrams."""
+    """Replaces the `::` with which docstrings introduce examples, and hides the code of diagrams from the search."""
     html = html.replace("::</p>", ":</p>")
     return html.replace('<pre class="mermaid"', '<pre class="mermaid" data-search-exclude')
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Pages with a diagram load Mermaid, which is large; the theme finds it and loads none itself."""
+    """Adds Mermaid, which is large, to pages with a diagram only. The theme finds it, and does not load its own."""
     if 'class="mermaid"' not in output:
         return output
     script = f'<script src="{get_relative_url(MERMAID_URL, page.url)}"></script>'
@@ -86,8 +87,8 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 def _commands() -> Iterator[str]:
     yield "# Commands"
-    yield "\nEvery command prints this with `--help`. Exit codes: 0 done, 1 an error or a check that failed,"
-    yield "2 a command line that cannot be read, 130 ended by Ctrl-C; where a command has further ones, it says so."
+    yield "\nEvery command prints its part with `--help`. Exit codes: 0 done, 1 an error or a check that failed,"
+    yield "2 an invalid command line, 130 ended by Ctrl-C. A command with further codes lists them."
     yield from _command(app, click.Context(app, info_name="openenv"), 1)
 
 
@@ -109,7 +110,7 @@ def _command(command: click.Command, context: click.Context, depth: int) -> Iter
 
 
 def _help(text: str) -> Iterator[str]:
-    """Paragraphs as they are; those that click must not wrap are code."""
+    """Paragraphs of a help text. Those that click must not wrap become blocks of code."""
     for paragraph in re.split(r"\n\s*\n", text.partition("\f")[0].strip()):
         lines = [line.rstrip() for line in paragraph.splitlines()]
         if lines and lines[0].strip() == "\b":
@@ -123,7 +124,7 @@ def _help(text: str) -> Iterator[str]:
 
 def _row(parameter: click.Parameter, context: click.Context) -> str | None:
     record: Any = parameter.get_help_record(context)
-    if record is None or not record[1]:  # the text explains arguments
+    if record is None or not record[1]:  # the help text explains arguments
         return None
     names, text = (part.replace("|", "\\|").replace("\n", " ") for part in record)
     return f"| `{names}` | {text} |"

@@ -1,8 +1,8 @@
-"""A closed loop through the client of the package that is called `openenv`: what its own users pay on their side.
+"""Run a closed loop through the client of the installed `openenv`, to measure the cost of the client side.
 
     python scripts/peer_load.py URL SESSIONS SECONDS
 
-Says `ready` when all sessions are connected, steps when a line comes in, and then prints JSON: steps and CPU seconds.
+Prints `ready` when all sessions are connected. Steps when it reads a line, then prints JSON: steps and CPU seconds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rewrites the generated parts of `docs/protocol.md`, and `docs/protocol.schema.json`, from the message types.
 
-`python scripts/protocol_tables.py`; a test keeps both true.
+`python scripts/protocol_tables.py` runs it. A test checks that both files are current.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ def definitions() -> dict[str, Schema]:
 
 
 def _make_request(schema: Schema) -> None:
-    del schema["properties"]["id"]["default"]  # only the calls of a batch have none
+    del schema["properties"]["id"]["default"]  # only the calls of a batch have no id
     schema["required"] = ["id", *schema["required"]]
     session = schema["properties"].get("session", {})
     for variant in session.get("anyOf", ()):
         if "pattern" in variant:
-            variant["pattern"] = variant["pattern"].replace(r"\Z", "$")  # as JSON Schema spells the end
+            variant["pattern"] = variant["pattern"].replace(r"\Z", "$")  # the end of the text in JSON Schema
 
 
 def schema() -> str:
-    """The whole schema, as the file holds it."""
+    """The text of `docs/protocol.schema.json`."""
     found = definitions()
     server = [*dict.fromkeys(cls.__name__ for cls in REPLIES.values()), "FailureReply"]
     server += [cls.__name__ for cls in EVENTS.values()]
@@ -85,7 +85,11 @@ def schema() -> str:
 
 
 def page(text: str) -> str:
-    """The specification with its generated parts made anew."""
+    """The specification with new generated parts.
+
+    Args:
+        text: The specification with old ones.
+    """
     found = definitions()
     parts = {
         "ops": _ops(),

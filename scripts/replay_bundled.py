@@ -2,9 +2,9 @@
 
     .venv/bin/python scripts/replay_bundled.py --episodes 1000
 
-Each environment is served by `openenv serve --record`, and played over WebSockets with seeds 0, 1, ... and actions
-that its schemas allow, drawn at random from the seed. What was recorded is then compared by `openenv replay --check
---tolerance 0`, which plays it in a process of its own. Exit code 1: something differs, or is missing.
+`openenv serve --record` serves each environment. Clients play it over WebSockets with seeds 0, 1, ... and random
+actions that its schemas allow, drawn from the seed. Then `openenv replay --check --tolerance 0` plays the records in
+another process and compares. Exit code 1: a record differs or is missing.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def targets() -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=STEPS, help="most steps of an episode")
-    parser.add_argument("--target", action="append", help="this one alone; may be given again")
+    parser.add_argument("--episodes", type=int, default=1000, help="episodes of each environment")
+    parser.add_argument("--steps", type=int, default=STEPS, help="maximum number of steps of an episode")
+    parser.add_argument("--target", action="append", help="play only this environment; may be repeated")
     arguments = parser.parse_args()
     failed = False
     print(f"{'environment':<24}{'episodes':>9}{'steps':>9}{'recorded':>10}{'replayed':>10}{'MB':>8}  files   outcome")
@@ -100,7 +100,7 @@ def replayed(target: str, episodes: int, steps: int) -> Outcome:
 async def _record(target: str, folder: Path, episodes: int, steps: int) -> None:
     actions = await _actions(target)
     command = [sys.executable, "-m", "openenv", "serve", target, "--host", "127.0.0.1", "--port", "0"]
-    os.environ["OPENENV_RECORD_FILE_MB"] = "2"  # so that some of it is rotated
+    os.environ["OPENENV_RECORD_FILE_MB"] = "2"  # so that the server rotates some files
     served = ServedProcess([*command, "--record", str(folder)])
     await asyncio.to_thread(served.__enter__)
     try:
@@ -111,11 +111,11 @@ async def _record(target: str, folder: Path, episodes: int, steps: int) -> None:
 
 
 async def _actions(target: str) -> list[dict[str, Any]]:
-    stage = ConformanceHarness(load(target))
+    harness = ConformanceHarness(load(target))
     try:
-        return await stage.actions()
+        return await harness.actions()
     finally:
-        await stage.server.aclose()
+        await harness.server.aclose()
 
 
 async def _play(url: str, numbers: Iterator[int], actions: list[dict[str, Any]], steps: int) -> None:
@@ -128,7 +128,7 @@ async def _play(url: str, numbers: Iterator[int], actions: list[dict[str, Any]],
                     break
                 try:
                     result = await client.step(policy.choice(actions))
-                except StepFailed:  # a part of the episode, and of its record
+                except StepFailed:  # part of the episode and of its record
                     continue
 
 

@@ -20,7 +20,7 @@ A client reads these when it is created; an argument of `EnvClient` wins over it
 |---|---|---|---|"""
 
 
-# docs/existing-code.md tells of these.
+# docs/existing-code.md explains these.
 OLDER_NAMES = {"max_concurrent_envs"}
 
 

@@ -1,8 +1,8 @@
-"""Draws docs/images/terminal.svg: the first commands of a newcomer and what they print.
+"""Draw docs/images/terminal.svg: the first commands of a newcomer and their output.
 
     python scripts/terminal_picture.py
 
-Each command runs in an empty folder; the picture has what it printed.
+The commands run in an empty folder, and the picture shows their real output.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ with MyEnv(base_url="http://127.0.0.1:8000").sync() as env:
 THEME = TerminalTheme(
     (16, 32, 28), (226, 236, 232), [(16, 32, 28), (255, 120, 110), (94, 214, 165)], [(150, 172, 164)] * 3
 )
-# The page's own fonts: rich's would be loaded from another host.
+# The fonts of the page: the template of rich loads fonts from another host.
 FORMAT = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="openenv in a terminal">
 <style>
@@ -53,7 +53,7 @@ FORMAT = """\
 
 
 class TerminalPicture:
-    """A terminal that runs commands and keeps what it shows."""
+    """A terminal that runs commands and records its screen."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -65,7 +65,7 @@ class TerminalPicture:
         self._console.print(text, no_wrap=True, overflow="ellipsis")
 
     def run(self, *command: str, shown: slice = slice(None)) -> None:
-        """Shows a command, and these lines of what it prints."""
+        """Runs a command, and shows it with these lines of its output."""
         done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, check=True)  # noqa: S603
         self.show(" ".join(command), prompt="$ ")
         for line in done.stdout.rstrip().splitlines()[shown]:

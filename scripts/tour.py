@@ -1,13 +1,14 @@
-"""A new user's path, from the wheel to a trained policy: prints how long each part takes, ten minutes at most in all.
+"""Run the path of a new user, from the wheel to a trained policy, and print the time of each part.
 
     .venv-trainers/bin/python scripts/tour.py
 
 1. pip builds the wheel of this checkout, and installs it with the extra gymnasium into a new virtual environment.
-2. The blocks of README.md run there, in their order. Where README.md installs openenv, it gets this wheel.
-3. `openenv init` makes a project, `openenv serve` serves its class, and its client plays an episode.
+2. The blocks of README.md run there, in their order. Where README.md installs openenv, pip gets this wheel.
+3. `openenv init` writes a project, `openenv serve` serves its class, and its client plays an episode.
 4. examples/ppo_cartpole.py learns CartPole-v1 on a server, to a mean return of 450.
 
-Torch and Stable-Baselines3 are those of the Python that runs this script: their download does not count.
+The whole path may take ten minutes. Torch and Stable-Baselines3 come from the Python that runs this script, so their
+download does not count.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ with MyEnv(base_url=sys.argv[1]) as env:
 
 
 def main() -> None:
-    """Goes the whole path, in a temporary folder."""
+    """Runs the whole path in a temporary folder."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -74,14 +75,14 @@ def main() -> None:
             with serving(python, "gymnasium:CartPole-v1", "--workers", "2", cwd=folder) as url:
                 run(python, ROOT / "examples" / "ppo_cartpole.py", "--base-url", url, "--seeds", "1", cwd=folder)
     took = time.monotonic() - began
-    print(f"{took:.0f} s in all")
+    print(f"{took:.0f} s in total")
     if took > LIMIT_S:
         raise SystemExit(f"that is more than {LIMIT_S:.0f} s")
 
 
 @contextmanager
 def part(name: str) -> Iterator[None]:
-    """Prints how long the block took."""
+    """Prints the duration of the block."""
     began = time.monotonic()
     yield
     print(f"{time.monotonic() - began:.1f} s: {name}", flush=True)
@@ -103,7 +104,7 @@ def tour(wheel: Path) -> Page:
 
 
 def run(*command: object, cwd: Path = ROOT, quiet: bool = False) -> str:
-    """Runs a command to its end, and returns what it printed; ends this program if it fails."""
+    """Runs a command, and returns its output. Exits if the command fails."""
     done = subprocess.run(  # noqa: S603 - our own
         list(map(str, command)), cwd=cwd, env=variables(), stdout=subprocess.PIPE, text=True, check=False
     )
@@ -116,7 +117,7 @@ def run(*command: object, cwd: Path = ROOT, quiet: bool = False) -> str:
 
 @contextmanager
 def serving(python: Path, *target: str, cwd: Path) -> Iterator[str]:
-    """A server until the block ends; its address."""
+    """Runs a server until the block ends, and yields its address."""
     command = [str(python), "-m", "openenv", "serve", *target, "--port", "0"]
     with subprocess.Popen(  # noqa: S603 - our own
         command, cwd=cwd, env=variables(), stderr=subprocess.PIPE, text=True
@@ -129,14 +130,14 @@ def serving(python: Path, *target: str, cwd: Path) -> Iterator[str]:
         try:
             address = re.search(r"https?://\S+", announcement)
             if address is None:
-                raise SystemExit(f"no address was announced: {announcement}{server.stderr.read()}")
+                raise SystemExit(f"the server announced no address: {announcement}{server.stderr.read()}")
             yield address[0]
         finally:
             server.send_signal(signal.SIGTERM)
 
 
 def variables() -> dict[str, str]:
-    """Those of this process, without the settings of another project."""
+    """The environment variables of this process, without the settings of another project."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("OPENENV_", "PYTHONPATH"))}
 
 

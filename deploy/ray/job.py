@@ -1,9 +1,9 @@
-"""A job of a Ray cluster that has its environments there: servers on every node, sessions of all of them in one loop.
+"""A Ray job that starts its environments in its own cluster: servers on every node, and sessions on all of them.
 
     python job.py --servers 4 --sessions 256                                  # on a node of the cluster
     ray job submit --working-dir . -- python job.py --servers 4               # from anywhere
 
-Every node needs `pip install 'openenv[ray]'`, and what `--target` names.
+Every node needs `pip install 'openenv[ray]'`, and the package of `--target`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from openenv.providers import LaunchSpec, RayProvider, Resources, deploy
 
 
 async def episode(urls: list[str], api_key: str | None, steps: int) -> str:
-    """One episode; a trainer's model would choose the actions. Returns where it was."""
+    """Plays an episode, and returns its server and process. In a trainer, the model chooses the actions."""
     async with GenericEnvClient(urls, api_key=api_key) as env:  # the server with the fewest sessions of this process
         await env.reset()
         for _ in range(steps):

@@ -1,6 +1,6 @@
 #!/bin/bash
-# One address before the servers of servers.sbatch, as they come and go. Runs where clients can reach it: on a login
-# node, in a job, beside the trainer. See README.md.
+# A gateway in front of the servers of servers.sbatch, which may start and stop. Run it on a machine that clients can
+# reach: a login node, a job, or the machine of the trainer. See README.md.
 #
 #     OPENENV_FOLDER=/shared/openenv ./gateway.sh [options of `openenv gateway run`]
 #

@@ -2,7 +2,7 @@
 
 FROM python:3.12-slim
 RUN pip install --no-cache-dir "openenv[gateway]>=1.0"
-# By its number, for places that only start what is known not to be root.
+# A number, for clusters that only start images with a user id other than 0.
 USER 1000
 EXPOSE 8000
 CMD ["openenv", "gateway", "run", "--backends", "servers:8000", "--listen", "0.0.0.0:8000"]
