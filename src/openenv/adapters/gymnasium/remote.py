@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, Self
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -22,25 +22,14 @@ from .schema import MISFITS, MappedSpace, Role, space_of_fields
 
 
 class Bounds:
-    """Lower and upper bounds of a space.
+    """Lower and upper bounds of a space of numbers (one of `NUMBERS`).
 
     Gymnasium's `contains` also checks the dtype, and so refuses actions that environments accept.
-
-    Args:
-        low: Lower bounds: an array of the same shape as `high`, or a number.
-        high: Upper bounds.
-        dtype: Type of the space's elements.
     """
 
-    def __init__(self, low: Any, high: Any, dtype: np.dtype[Any]):
-        self._low = low
-        self._high = high
-        self._dtype = dtype
-
-    @classmethod
-    def of(cls, space: Space[Any]) -> Self | None:
-        """The bounds of a numeric space; None for any other space."""
-        return cls(*limits_of(space), np.dtype(space.dtype)) if isinstance(space, NUMBERS) else None
+    def __init__(self, space: Space[Any]):
+        self._low, self._high = limits_of(space)
+        self._dtype = np.dtype(space.dtype)
 
     def inside(self, array: NDArray[Any]) -> NDArray[np.bool_]:
         """A mask of the elements that are in the space: within bounds, and integers in a space of integers.
@@ -232,7 +221,7 @@ class RemoteSpaces:
         self.observation = self._side("observation", observation_space, decode)
         self.action = self._side("action", action_space, encode)
         self.observation_space, self.action_space = self.observation.space, self.action.space
-        self.bounds = Bounds.of(self.action_space)
+        self.bounds = Bounds(self.action_space) if isinstance(self.action_space, NUMBERS) else None
         self._is_gymnasium = KEYWORD in self._schemas.get("action", {}).get("properties", {}).get("action", {})
 
     def _side(self, role: Role, space: Space[Any] | None, function: Callable[[Any], Any] | None) -> MappedSpace:
