@@ -169,10 +169,8 @@ def call_on_threads(calls: Sequence[Callable[[], T]], at_once: int) -> list[T | 
 
 def call_on_thread(call: Callable[[], T]) -> T:
     """Runs a call on a thread. Returns its result, or raises its exception."""
-    (came,) = call_on_threads([call], 1)
-    if isinstance(came, Exception):
-        raise came
-    return came
+    with ThreadPool(1) as pool:
+        return pool.apply(call)
 
 
 # Status codes after which the request may be repeated.
