@@ -219,13 +219,14 @@ class BaseClient(LoopBound):
 
     async def _fork_async(self, wait_s: float | None, timeout_s: float | None) -> Self:
         session = await self._session_for("fork")
-        place = getattr(self._held, "place", None)  # recorded sessions have one
+        tap = getattr(self._held, "tap", None)  # recorded sessions have one
+        place = None if tap is None else tap.place
         ref = await session.fork(wait_s, timeout_s)
         try:
             other = self._copy()
             await other._routed(other._attach_async(ref, session.link.affinity))
             if place is not None:
-                cast("RecordedClientSession", other._held).continue_from(place)
+                cast("RecordedClientSession", other._held).tap.continue_from(place)
             return other
         except BaseException:
             session.dismiss(ref)

@@ -13,7 +13,7 @@ from .._asyncio import on_thread
 from ..errors import Cancelled, OpenEnvError
 from ..mcp.types import DIRECT_CALL, McpMethod, action_of, observation_of
 from ..protocol.contract import hash_of
-from ..recording import Recorder, Source, Subject, Tap
+from ..recording import Recorder, Subject, Tap
 from .connection import CallKind, ClientConnectionV2, ClientSession, OneSessionConnection, Payload
 from .session import ResumableSession
 from .vector_sessions import EnvSlot
@@ -46,6 +46,9 @@ class RecordedClientSession:
         session: The session that makes the calls.
         end: Its first connection.
         folder: Folder of the record.
+
+    Attributes:
+        tap: Records its calls; another session may continue where it is.
     """
 
     def __init__(self, session: ClientSession, end: ClientConnectionV2 | OneSessionConnection, folder: Path):
@@ -54,17 +57,8 @@ class RecordedClientSession:
         self._recorder = recorder_at(folder)
         resumable = session.resumable
         name = secrets.token_urlsafe(12) if resumable is None else resumable.ref.session
-        self._tap = Tap(self._recorder, b"", name)
-        _taps[name] = self._tap
-
-    @property
-    def place(self) -> Source:
-        """The current position, for a session that continues here."""
-        return self._tap.place
-
-    def continue_from(self, source: Source) -> None:
-        """Notes that its state is another session's."""
-        self._tap.continue_from(source)
+        self.tap = Tap(self._recorder, b"", name)
+        _taps[name] = self.tap
 
     @property
     def resumable(self) -> ResumableSession | None:
@@ -83,7 +77,7 @@ class RecordedClientSession:
         return self._session.leaving
 
     async def call(self, kind: CallKind, data: Any, timeout_s: float | None) -> dict[str, Any]:
-        tap = self._tap
+        tap = self.tap
         tool = data["params"] if kind == "mcp" and data["method"] == McpMethod.TOOLS_CALL else None
         if kind not in {"reset", "step"} and tool is None:
             source = _taps.get(data["source"]) if kind == "restore" else None
@@ -115,8 +109,8 @@ class RecordedClientSession:
 
     def _describe(self) -> None:
         """Describes the environment in the record, from the hello that came before the first reply."""
-        if not self._tap.tail:
-            self._tap.tail = subject_of(self._end).tail
+        if not self.tap.tail:
+            self.tap.tail = subject_of(self._end).tail
 
 
 class VectorRecord:
