@@ -160,10 +160,6 @@ class TestNotJson:
     def test_json_that_is_no_object(self, frame):
         assert refused(frame).code in {"INVALID_JSON", "VALIDATION_ERROR"}
 
-    def test_binary(self):
-        with pytest.raises(InvalidMessage, match="12 bytes"):
-            protocol.receive_binary(b"\0" * 12)
-
 
 class TestUnknownType:
     @pytest.mark.parametrize(

@@ -139,6 +139,7 @@ def test_a_fault_gets_its_code_and_the_session_lives_on(wire, fault, caplog):
 
 
 def test_faults_are_told_where_they_are(wire):
+    assert "16 bytes: protocol v1 speaks JSON in text frames" in error_of(wire.ask(b'{"type":"state"}'))["message"]
     error = error_of(wire.ask('{"type":"step","data":{"jump":1}}'))
     assert error["message"] == "Invalid message"
     assert [fault["loc"] for fault in error["errors"]] == [["jump"]]

@@ -235,14 +235,6 @@ class ServerProtocol:
         except ValidationError:
             raise _classify(frame, error) from None
 
-    def receive_binary(self, frame: bytes) -> ClientMessage:
-        """Refuses a binary frame.
-
-        Raises:
-            InvalidMessage: Always.
-        """
-        raise InvalidMessage(f"a binary frame of {len(frame)} bytes: protocol v1 speaks JSON in text frames")
-
     @staticmethod
     def observation(observation: Any) -> bytes:
         """The reply to reset and step. Raises `StepFailed` if it cannot be sent."""
