@@ -288,13 +288,14 @@ class Session:
 
     def cancel(self) -> bool:
         """Stops the call in flight. Returns whether its executor can do that; `done` is called in either case."""
-        if self.state is not _EXECUTING or self.executor is None:
+        executor = self.executor
+        if self.state is not _EXECUTING or executor is None:
             return False
         if self._tap is not None:
             self._tap.ended(None, errors.Cancelled("the call was cancelled by its client"))
         if self._held_back is None:
-            self.executor.cancel()
-            return self.executor.stoppable
+            executor.cancel()
+            return executor.stoppable
         gate, waiting, self._held_back = self._gate, self._held_back, None
         assert gate is not None
         gate.withdraw(waiting)
@@ -343,16 +344,17 @@ class Session:
             state = self.state
         self.state = _CLOSING
         self._manager.on_closing(self)
-        if self.executor is None:  # it still waits for a slot
+        executor = self.executor
+        if executor is None:  # it still waits for a slot
             self._closed(None, None)
         elif state is _EXECUTING:
-            self.executor.cancel()
-            if not self.executor.stoppable:
+            executor.cancel()
+            if not executor.stoppable:
                 self._leave_gate_early()
         elif state is _LIVE or state is _DETACHED:
-            self.executor.close(self._closed)
+            executor.close(self._closed)
         else:  # STARTING: closed as soon as its environment is made, or its construction is stopped
-            self.executor.cancel()
+            executor.cancel()
 
     def end(self, error: errors.OpenEnvError) -> None:
         """Ends the session and gives its user the reason."""
