@@ -1,1 +1,1 @@
-"""Demo, reports and comparisons of `openenv bench`, and the measurement of sandboxes: what needs a checkout."""
+"""Commands of `openenv bench` that need a checkout: demo, reports, comparisons, and the measurement of sandboxes."""

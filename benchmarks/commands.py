@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from .sandbox import JobBatch, JobSummary, MemoryWorkload, SandboxJob
 
 
-@click.command(short_help="Whether one measurement differs from another.")
+@click.command(short_help="Compare two measurements.")
 @click.argument("first", metavar="A.json", type=FILE)
 @click.argument("second", metavar="B.json", type=FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object a figure.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object for each figure.")
 def compare(first: Path, second: Path, as_json: bool) -> None:
-    """Says for every figure how B stands to A, with the 95 % confidence interval of the ratio over the trials of both
-    (Welch's, of the logarithms), and whether B is faster, slower, or no difference is shown. A and B are what
-    `openenv bench steps --json` printed, or the result.json of `openenv bench scale`.
+    """Prints the ratio B / A of every figure, with its 95 % confidence interval over the trials of both (Welch's, of
+    the logarithms), and whether B is faster or slower, or no difference is shown. A and B are outputs of
+    `openenv bench steps --json`, or the result.json of `openenv bench scale`.
 
     \b
     Examples:
@@ -54,16 +54,18 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
         return
     shown.console().print(compare_table(found))
     if any(comparison.low is None for comparison in found):
-        print("One trial says nothing about chance: measure both with --trials 5 (bench steps) or --reps 5 (scale).")
+        print(
+            "One trial gives no confidence interval: measure both with --trials 5 (bench steps) or --reps 5 (scale)."
+        )
 
 
 @click.command(short_help="Serve, drive and measure on this machine, in under a minute.")
-@click.option("--output-dir", type=FOLDER, default="out/demo", show_default=True, help="Where the results go.")
-@click.option("--sessions", type=COUNT, default=1024, show_default=True, help="Benchmark sessions at once.")
+@click.option("--output-dir", type=FOLDER, default="out/demo", show_default=True, help="Folder for the results.")
+@click.option("--sessions", type=COUNT, default=1024, show_default=True, help="Concurrent benchmark sessions.")
 @click.option("--episodes", type=COUNT, default=200, show_default=True, help="Episodes of each game.")
-@click.option("--concurrency", type=COUNT, default=64, show_default=True, help="Sessions that play at once.")
+@click.option("--concurrency", type=COUNT, default=64, show_default=True, help="Sessions that play concurrently.")
 def demo(output_dir: Path, sessions: int, episodes: int, concurrency: int) -> None:
-    """Serves the benchmark environment and two games, drives them, and tells what it saw.
+    """Serves the benchmark environment and two games, drives them, and prints the measurements.
 
     \b
     Examples:
@@ -88,7 +90,7 @@ def demo(output_dir: Path, sessions: int, episodes: int, concurrency: int) -> No
     )
     failed = sum(workload.failed for workload in workloads)
     if failed:
-        console.print(f"{failed:,} failed: {output_dir}/raw.jsonl says why", style="red", markup=False)
+        console.print(f"{failed:,} failed: see {output_dir}/raw.jsonl for the reasons", style="red", markup=False)
         raise click.exceptions.Exit(1)
 
 
@@ -103,7 +105,7 @@ def _show_workload(display: Display, workload: str, total: int, counts: LoadCoun
 @click.command(short_help="Write the report and figures of `bench scale`.")
 @click.argument("folder", type=FOLDER)
 def report(folder: Path) -> None:
-    """Writes report.html and its figures into FOLDER, from the result.json and raw.jsonl that `openenv bench scale`
+    """Writes report.html and its figures into FOLDER. Reads the result.json and raw.jsonl that `openenv bench scale`
     wrote there, on this machine or another.
 
     \b
@@ -119,22 +121,28 @@ def report(folder: Path) -> None:
 SHOWN_REASONS = 5
 
 
-@click.command(short_help="How a place starts, runs and removes jobs.")
+@click.command(short_help="Measure how a provider starts, runs and removes jobs.")
 @click.option(
-    "--provider", "place", default="local", show_default=True, help="Where jobs run, as `providers list` says."
+    "--provider", "place", default="local", show_default=True, help="Provider of the jobs, see `providers list`."
 )
-@click.option("--image", help="Image with openenv in it, for places that start images.")
+@click.option("--image", help="Image that contains openenv, for providers that start images.")
 @click.option(
-    "--option", "given", multiple=True, metavar="NAME=VALUE", help="An option of the place, as its page says."
+    "--option", "given", multiple=True, metavar="NAME=VALUE", help="An option of the provider, see its documentation."
 )
-@click.option("--provider-option", multiple=True, metavar="NAME=VALUE", help="An argument of the provider.")
-@click.option("--workloads", default="short,medium,long", show_default=True, help="Which of the workloads.")
-@click.option("--concurrency", default="1,2,4", show_default=True, help="Jobs at one time, as 1,2,4,8.")
-@click.option("--jobs", type=COUNT, show_default="as many as at one time", help="Jobs of each batch.")
-@click.option("--hold-scale", default=1.0, show_default=True, help="Factor for the seconds that memory is held.")
-@click.option("--memory-scale", default=1.0, show_default=True, help="Factor for the memory.")
+@click.option(
+    "--provider-option", multiple=True, metavar="NAME=VALUE", help="An argument of the provider's constructor."
+)
+@click.option("--workloads", default="short,medium,long", show_default=True, help="Workloads to measure.")
+@click.option(
+    "--concurrency", default="1,2,4", show_default=True, help="Numbers of concurrent jobs, such as 1,2,4,8."
+)
+@click.option("--jobs", type=COUNT, show_default="the concurrency", help="Jobs of each batch.")
+@click.option(
+    "--hold-scale", default=1.0, show_default=True, help="Factor for the seconds that a job holds its memory."
+)
+@click.option("--memory-scale", default=1.0, show_default=True, help="Factor for the memory of a job.")
 @click.option("--ready-timeout", type=float, show_default="the provider's", help="Seconds until a job must run.")
-@click.option("--output-dir", type=FOLDER, default="out/sandbox", show_default=True, help="Where the results go.")
+@click.option("--output-dir", type=FOLDER, default="out/sandbox", show_default=True, help="Folder for the results.")
 def sandbox(
     place: str,
     image: str | None,
@@ -148,8 +156,8 @@ def sandbox(
     ready_timeout: float | None,
     output_dir: Path,
 ) -> None:
-    """Each job is a server of its own: started, waited for, told to take memory, to write to every page of it and to
-    hold it, and removed. The workloads: short (10 s, 128 MB), medium (45 s, 512 MB), long (120 s, 1,024 MB). Writes
+    """Starts each job as a separate server. The job allocates memory, writes to every page of it, and holds it. Then
+    the server is removed. The workloads: short (10 s, 128 MB), medium (45 s, 512 MB), long (120 s, 1,024 MB). Writes
     raw.jsonl, summary.csv and result.json. Exit code 1 if a job failed.
 
     \b
@@ -216,7 +224,7 @@ def _print_result(
     for reason, count in reasons.most_common(SHOWN_REASONS):
         console.print(f"{count:,} x {reason}", style="red", markup=False)
     if failed:
-        console.print(f"{failed} failed: {output_dir}/raw.jsonl says why", style="red", markup=False)
+        console.print(f"{failed} failed: see {output_dir}/raw.jsonl for the reasons", style="red", markup=False)
     console.print(f"written: {output_dir}/result.json, summary.csv, raw.jsonl", markup=False)
 
 
@@ -230,5 +238,5 @@ def _chosen(names: str, hold: float, memory: float) -> list[MemoryWorkload]:
     wanted = [name.strip() for name in names.split(",")]
     unknown = [name for name in wanted if name not in WORKLOADS]
     if unknown:
-        raise UsageError(f"there is no workload {', '.join(map(repr, unknown))}: there are {', '.join(WORKLOADS)}")
+        raise UsageError(f"no workload {', '.join(map(repr, unknown))}: there are {', '.join(WORKLOADS)}")
     return [WORKLOADS[name].scaled(hold, memory) for name in wanted]

@@ -14,7 +14,7 @@ from openenv.errors import UsageError
 
 NO_DIFFERENCE = "no difference shown"
 _FASTER, _SMALLER = ("faster", "slower"), ("smaller", "larger")
-# What to call it when a figure of the second file is below, and above, that of the first.
+# Verdicts if the figure of the second file is below, and above, the figure of the first.
 _VERDICTS = {
     "steps_per_second": _FASTER[::-1],
     "p50": _FASTER,
@@ -33,11 +33,11 @@ class FigureComparison:
     """One figure of two measurements.
 
     Attributes:
-        case: Which of several in a file; empty where there is one.
-        figure: Its name in the files.
+        case: Name of the case in the files; empty if they have only one.
+        figure: Name of the figure in the files.
         first, second: Means.
-        ratio: Second by first, of the geometric means.
-        low, high: 95 % confidence interval of the ratio; None if one of the files has a single trial.
+        ratio: Ratio of the geometric means, second by first.
+        low, high: 95 % confidence interval of the ratio; None if a file has only one trial.
         verdict: `faster` (the second), `slower`, `smaller`, `larger`, or `no difference shown`.
     """
 
@@ -54,11 +54,11 @@ class FigureComparison:
 def compare(first: Result, second: Result) -> list[FigureComparison]:
     """All figures that both files have.
 
-    Ratios are taken between logarithms, whose difference Welch's interval bounds: so an interval of a ratio is as
-    wide upwards as downwards, and the same when the files change places.
+    Welch's interval bounds the difference of the logarithms. So the interval of a ratio extends by the same factor up
+    and down, and swapping the files inverts it.
 
     Raises:
-        UsageError: The files say nothing about one another.
+        UsageError: The files cannot be compared: kinds or workloads differ, or they have no batch in common.
     """
     _check(first, second)
     return [
@@ -88,7 +88,7 @@ def _check(first: Result, second: Result) -> None:
 
 
 def _same(first: Any, second: Any) -> bool:
-    # None: a server at a URL may serve the same.
+    # None: the server at a URL is unknown, and may serve the same.
     return first is None or second is None or first == second
 
 
@@ -97,7 +97,7 @@ def _names(cases: Iterable[str]) -> str:
 
 
 def _values(trials: Sequence[Mapping[str, Any]], figure: str) -> list[float]:
-    """What was measured of a figure; what is not positive was too small to be measured."""
+    """The measured values of a figure. Values that are not positive were too small to measure."""
     values = (trial.get(figure) for trial in trials)
     return [value for value in values if isinstance(value, (int, float)) and 0 < value < math.inf]
 

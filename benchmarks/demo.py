@@ -1,4 +1,4 @@
-"""The demo: many sessions of the benchmark environment, then episodes of games that others wrote."""
+"""The demo: many sessions of the benchmark environment, then episodes of games of Gymnasium."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SPARE_SESSIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """What to do.
+    """Sizes of the demo.
 
     Attributes:
-        sessions: Of the benchmark environment, all at once.
-        episodes: Of each game.
-        concurrency: Sessions that play at the same time.
-        output_dir: Where to write.
+        sessions: Concurrent sessions of the benchmark environment.
+        episodes: Episodes of each game.
+        concurrency: Sessions that play a game concurrently.
+        output_dir: Folder for the results.
     """
 
     sessions: int
@@ -43,11 +43,11 @@ class Demo:
 
 
 def check_demo(demo: Demo) -> None:
-    """Whether the demo can run here, before anything is started.
+    """Checks that the demo can run here, before it starts a server.
 
     Raises:
-        MissingExtra: A package for it is not installed.
-        UsageError: More sessions than the load can have.
+        MissingExtra: A package of the demo is not installed.
+        UsageError: The demo has more sessions than the load can open.
     """
     require_matplotlib()
     try:
@@ -66,12 +66,12 @@ def run_demo(
     """Runs all workloads and writes `raw.jsonl`, `summary.csv` and `report.html`.
 
     Args:
-        demo: What to do; `check_demo` has accepted it.
-        stage: Called with a sentence when something else begins.
-        progress: Called about ten times a second with the workload, its number of requests, and how far it is.
+        demo: Sizes that `check_demo` has accepted.
+        stage: Called with a sentence when a new stage begins.
+        progress: Called about ten times a second with the workload, its number of requests, and its progress.
 
     Returns:
-        One a workload, in their order.
+        The results of each workload, in their order.
     """
     demo.output_dir.mkdir(parents=True, exist_ok=True)
     workloads = [_benchmark(demo, stage, progress)]
@@ -89,13 +89,13 @@ def _benchmark(
     with ServedTarget(name, workers, max_sessions=demo.sessions + SPARE_SESSIONS) as server:
         memory = _Memory(server)
 
-        def look(counts: LoadCounts) -> None:
-            memory.look(counts.open)
+        def report(counts: LoadCounts) -> None:
+            memory.sample(counts.open)
             progress(name, demo.sessions, counts)
 
         stage(f"{demo.sessions:,} sessions at once: connect, reset, a step of {WAIT_S:g} s, close")
         batch = RequestBatch(server.url, Mode.WS, demo.sessions, WAIT_S, TIMEOUT_S)
-        done = run_batch(batch, progress=look)
+        done = run_batch(batch, progress=report)
     rows = [
         EpisodeRow(
             **asdict(row),
@@ -130,15 +130,15 @@ def _game(
         plays = play_games(
             Games(server.url, demo.episodes, demo.concurrency, actions),
             env_id,
-            # When all is played, every session is open still.
-            at_meeting=lambda number: memory.look(demo.concurrency * number),
+            # After the last episode, every session is still open.
+            at_meeting=lambda number: memory.sample(demo.concurrency * number),
             progress=lambda counts: progress(env_id, demo.episodes, counts),
         )
     return DemoWorkload(env_id, len(plays.spans), plays.wall_s, memory.per_session, plays.rows, plays.spans)
 
 
 class _Memory:
-    """How the server's memory grows with its sessions: seen when most of them are open."""
+    """The growth of the server's memory per session, measured at the largest number of open sessions."""
 
     def __init__(self, server: ServedTarget):
         self._server = server
@@ -146,8 +146,8 @@ class _Memory:
         self._most = 0
         self._bytes = 0
 
-    def look(self, sessions: int) -> None:
-        """Reads the memory, if there never were more sessions."""
+    def sample(self, sessions: int) -> None:
+        """Reads the memory, unless more sessions were open before."""
         if sessions and sessions >= self._most:
             self._most = sessions
             self._bytes = self._server.resident_bytes()

@@ -22,20 +22,20 @@ from .report import HtmlReport, ReportChart, ReportTable, themed_svg
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Bars of a histogram; up to so many different whole numbers, each gets its own.
+# Bars of a histogram. Up to FEW different whole numbers get one bar each.
 BINS = 24
 FEW = 12
-# A logarithmic axis has no place for 0.
+# A logarithmic axis cannot show 0.
 LEAST_MS = 0.001
-# Inches of a chart: two are side by side on a desktop, and one has letters of a readable size on a phone.
+# Width of a chart in inches: a desktop shows two side by side, and on a phone the letters of one are readable.
 WIDTH = 4.6
 
 
 def latency_curves(latencies: Mapping[str, Sequence[float]]) -> bytes:
-    """How latencies are distributed: a line for each workload.
+    """The distribution of latencies, with a line for each workload.
 
     Args:
-        latencies: Seconds, by workload.
+        latencies: Latencies in seconds, by workload.
     """
     with canvas(1, 1, panel_width=WIDTH) as (figure, (axes,)):
         for colour, (name, values) in zip(cycle(COLOURS), latencies.items(), strict=False):
@@ -51,12 +51,12 @@ def latency_curves(latencies: Mapping[str, Sequence[float]]) -> bytes:
 
 
 def outcome_histogram(values: Sequence[float], name: str, colour: str) -> bytes:
-    """How many episodes came to which value.
+    """A histogram of the outcomes of episodes.
 
     Args:
-        values: One for each episode.
-        name: Of the horizontal axis.
-        colour: Of the bars.
+        values: One value for each episode.
+        name: Label of the horizontal axis.
+        colour: Colour of the bars.
     """
     with canvas(1, 1, panel_width=WIDTH) as (figure, (axes,)):
         _histogram(axes, values, colour)
@@ -67,10 +67,10 @@ def outcome_histogram(values: Sequence[float], name: str, colour: str) -> bytes:
 
 
 def open_sessions(spans: Mapping[str, Sequence[tuple[float, float]]]) -> bytes:
-    """How many sessions were open over time: a line for each workload.
+    """The number of open sessions over time, with a line for each workload.
 
     Args:
-        spans: By workload, from when to when each session was open. Seconds, any origin.
+        spans: Times of the open and the close of each session, by workload. Seconds, with any origin.
     """
     with canvas(1, 1, panel_width=WIDTH) as (figure, (axes,)):
         for colour, (name, sessions) in zip(cycle(COLOURS), spans.items(), strict=False):
@@ -94,7 +94,7 @@ def _legend(axes: Axes) -> None:
 
 
 def _decades(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic axis that begins and ends with a power of ten, in plain numbers."""
+    """Sets a logarithmic axis from one power of ten to another, with plain numbers."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     axes.set_xscale("log")
@@ -106,7 +106,7 @@ def _decades(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _histogram(axes: Axes, values: Sequence[float], colour: str) -> None:
-    """One bar a value where there are few, as the outcomes of a card game."""
+    """Draws one bar for each value if there are few, as for the outcomes of a card game."""
     low, high = math.floor(min(values, default=0)), math.ceil(max(values, default=0))
     few = high - low < FEW and all(value == int(value) for value in values)
     bins: Any = [number - 0.5 for number in range(low, high + 2)] if few else BINS
@@ -115,7 +115,7 @@ def _histogram(axes: Axes, values: Sequence[float], colour: str) -> None:
         axes.set_xticks(range(low, high + 1))
 
 
-_NOTE = "One column for each workload. Times are in milliseconds. All words are explained below the charts."
+_NOTE = "One column for each workload. Times are in milliseconds. The terms are explained below the charts."
 _PLURALS = {
     "connect": "connections",
     "reset": "resets",
@@ -129,21 +129,21 @@ _QUESTIONS = {
     "total": "How long did a whole session or episode take?",
 }
 _TERMS = {
-    "workload": "What was served and driven: the benchmark environment, then games of Gymnasium.",
-    "benchmark environment": "An environment that computes nothing: a step waits for as long as its action says.",
+    "workload": "An environment under load: the benchmark environment, then games of Gymnasium.",
+    "benchmark environment": "An environment without computation: a step waits for the seconds in its action.",
     "worker": "A process of the server. The benchmark environment has one for each core, a game has one.",
     "session": "One environment in use by one client, from its connection to its close.",
-    "episode": "From a reset to the step that ends the game. A session plays one after the other.",
+    "episode": "From a reset to the step that ends the game. A session plays episodes one after the other.",
     "success": "The share of sessions (benchmark) or episodes (games) without an error.",
-    "connect": "From the request for a session until it is there.",
-    "reset": "From the request for the first observation of an episode until it is there.",
-    "step": "From sending an action until its observation and reward are there.",
+    "connect": "Time from the request for a session to its start.",
+    "reset": "Time from the request for the first observation of an episode to its arrival.",
+    "step": "Time from sending an action to the arrival of its observation and reward.",
     "total": "Benchmark: connect, reset and step together. Game: a whole episode.",
-    "P50, P95, P99": "50, 95 and 99 of 100 took this long or less. P50 is the median; P99 shows the slowest.",
+    "P50, P95, P99": "50, 95 and 99 of 100 took at most this time. P50 is the median; P99 shows the slowest.",
     "sessions/s": "Sessions, divided by the seconds from the first connection to the last close.",
     "steps/s": "Steps of all sessions, divided by the same seconds.",
-    "KB/session": "By how much the server's memory (resident set) grew for each open session; 1 KB is 1,024 bytes.",
-    "random policy": "The player of the games: it chooses each action by chance, and learns nothing.",
+    "KB/session": "Growth of the server's memory (resident set) for each open session; 1 KB is 1,024 bytes.",
+    "random policy": "The player of the games. It chooses each action at random, and does not learn.",
     "return": "The sum of all rewards of an episode.",
     "length": "The number of steps of an episode.",
 }
@@ -153,7 +153,7 @@ def write_demo(output_dir: Path, workloads: Sequence[DemoWorkload]) -> None:
     """Writes `raw.jsonl`, `summary.csv` and `report.html`.
 
     Args:
-        output_dir: Where to; it exists.
+        output_dir: An existing folder.
         workloads: The benchmark environment, then games.
     """
     with (output_dir / "raw.jsonl").open("w", encoding="utf-8") as raw:
@@ -171,7 +171,11 @@ def write_demo(output_dir: Path, workloads: Sequence[DemoWorkload]) -> None:
 
 
 def demo_report(workloads: Sequence[DemoWorkload]) -> HtmlReport:
-    """The report, for the same workloads."""
+    """The report of the demo.
+
+    Args:
+        workloads: The benchmark environment, then games.
+    """
     benchmark, *games = workloads
     failed = sum(workload.failed for workload in workloads)
     return HtmlReport(
@@ -213,7 +217,7 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def figures_table(workloads: Sequence[DemoWorkload]) -> ReportTable:
-    """A row for each figure: three columns fit on a phone, sixteen do not."""
+    """A table with one row for each figure, since a phone shows three columns, but not sixteen."""
     lines, spreads = [w.line() for w in workloads], [w.spreads() for w in workloads]
     rows = [["success %", *(f"{100 * line.success_rate:.2f}" for line in lines)]]
     rows += [
@@ -226,7 +230,7 @@ def figures_table(workloads: Sequence[DemoWorkload]) -> ReportTable:
         ["steps/s", *(f"{line.steps_per_second:,.0f}" for line in lines)],
         ["KB/session", *(f"{line.memory_per_session_kb:,.0f}" for line in lines)],
     ]
-    return ReportTable("What was measured", ["workload", *(w.name for w in workloads)], rows, _NOTE)
+    return ReportTable("Measurements", ["workload", *(w.name for w in workloads)], rows, _NOTE)
 
 
 def _error_table(workloads: Sequence[DemoWorkload]) -> ReportTable:

@@ -1,4 +1,4 @@
-"""Episodes by a random policy, and their figures."""
+"""Plays episodes with a random policy, and summarizes them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Games:
     """Episodes to play.
 
     Attributes:
-        url: Address of the server, in any form that `EnvClient` takes.
-        episodes: How many.
-        sessions: How many are played at the same time, each on a session of its own.
-        actions: The environment takes `{"action": n}`, n from 0 to below this.
-        seed: Episode i is reset with seed + i, and its actions are drawn from that seed too.
-        timeout_s: Seconds for each call.
+        url: Address of the server, in any form that `EnvClient` accepts.
+        episodes: Number of episodes.
+        sessions: Number of sessions that play concurrently.
+        actions: Number of actions: the environment accepts `{"action": n}` with 0 <= n < actions.
+        seed: Episode i is reset with seed + i, which also seeds its actions.
+        timeout_s: Time limit of each call in seconds.
     """
 
     url: str
@@ -42,14 +42,14 @@ class EpisodeRow(RequestRow):
     """One episode. Its latencies are those of a `RequestRow`, with these differences:
 
     Attributes:
-        connect_latency: Of the first episode of a session; None for those that find it connected.
-        step_latency: The mean of `step_latencies`.
-        total_latency: From the beginning, which is the connect or the reset, to the last reply.
-        workload: What was served.
-        session: Number of the session that played it.
-        seed: Given to the reset.
+        connect_latency: Only for the first episode of a session; None for later ones.
+        step_latency: Mean of `step_latencies`.
+        total_latency: Time from the start, which is the connect or the reset, to the last reply.
+        workload: Name of the environment.
+        session: Number of the session.
+        seed: Seed of the reset.
         steps: Length of the episode.
-        episode_return: Sum of its rewards.
+        episode_return: Sum of the rewards.
         step_latencies: Seconds from sending each step to its reply.
     """
 
@@ -63,12 +63,12 @@ class EpisodeRow(RequestRow):
 
 @dataclass(slots=True)
 class EpisodeRows:
-    """What came of games.
+    """The results of games.
 
     Attributes:
-        rows: One an episode.
-        spans: From when to when each session was open, in seconds of a common clock.
-        wall_s: From the first connect to the last close.
+        rows: One row for each episode.
+        spans: Times of the open and the close of each session, in seconds of a common clock.
+        wall_s: Seconds from the first connect to the last close.
     """
 
     rows: list[EpisodeRow]
@@ -82,12 +82,12 @@ def play_games(
     at_meeting: Callable[[int], None] = lambda number: None,
     progress: Callable[[LoadCounts], None] = lambda counts: None,
 ) -> EpisodeRows:
-    """Plays all episodes, from one process of its own.
+    """Plays all episodes in a separate process.
 
     Args:
-        games: What to play.
-        workload: What the rows call it.
-        at_meeting: Called with 0 before the first connect, with 1 when all is played and every session still open.
+        games: The episodes to play.
+        workload: Name of the workload in the rows.
+        at_meeting: Called with 0 before the first connect, and with 1 after the last episode, with all sessions open.
         progress: Called about ten times a second; `finished` counts episodes.
     """
     check_share(games.sessions, 1, raise_file_limit())
@@ -102,7 +102,7 @@ def _play_all(games: Games, member: LoadProcess, workload: str) -> EpisodeRows:
 
 
 class _EpisodeRunner:
-    """The sessions, and the episodes that they take from one heap."""
+    """Runs the sessions. They take their episodes from a shared iterator."""
 
     def __init__(self, games: Games, workload: str, member: LoadProcess):
         self._games = games
@@ -113,7 +113,7 @@ class _EpisodeRunner:
         self._spans: list[tuple[float, float]] = []
 
     async def play(self) -> EpisodeRows:
-        """Plays until no episode is left, then lets the others know, then closes."""
+        """Plays until no episode is left, then meets the parent process, then closes the sessions."""
         began = time.perf_counter()
         clients = [
             GenericEnvClient(
@@ -129,7 +129,7 @@ class _EpisodeRunner:
         return EpisodeRows(self._rows, self._spans, time.perf_counter() - began)
 
     async def _session(self, session: int, client: GenericEnvClient) -> float | None:
-        """Plays episodes one after the other. Returns when the session was opened, None if it never was."""
+        """Plays episodes one after the other. Returns the time of the connect, or None if it failed."""
         opened: float | None = None
         for number in self._numbers:
             seed = self._games.seed + number
@@ -154,7 +154,7 @@ class _EpisodeRunner:
                 await self._episode(row, client, seed)
                 row.total_latency = time.perf_counter() - began
                 row.success = True
-            except Exception as error:  # noqa: BLE001  the edge of an episode: one that fails must not end the others
+            except Exception as error:  # noqa: BLE001  a failed episode must not end the others
                 row.fail(error)
                 self._member.count("failed")
             self._member.count("finished")
@@ -208,15 +208,15 @@ class DemoSummary:
 
 @dataclass(slots=True)
 class DemoWorkload:
-    """What one part of the demo came to.
+    """The results of one workload of the demo.
 
     Attributes:
-        name: What was served.
-        sessions: Sessions that were opened.
+        name: Name of the environment.
+        sessions: Number of opened sessions.
         wall_s: Seconds from the first connect to the last close.
-        session_bytes: By how much the server's resident memory grew for each open session.
-        rows: One a request or episode.
-        spans: From when to when each session was connected and had something to do, in seconds of one clock.
+        session_bytes: Growth of the server's resident memory for each open session.
+        rows: One row for each request or episode.
+        spans: Start and end of the active time of each session after its connect, in seconds of one clock.
     """
 
     name: str
@@ -239,7 +239,7 @@ class DemoWorkload:
         return sum(row.steps for row in self.rows)
 
     def latencies(self, phase: str) -> list[float]:
-        """Seconds: of every step, and of what else succeeded, by the name of its phase."""
+        """Latencies of a phase in seconds: of every step, or one for each successful row."""
         good = [row for row in self.rows if row.success]
         if phase == "step":
             return [latency for row in good for latency in row.step_latencies]
@@ -250,7 +250,7 @@ class DemoWorkload:
         return {phase: quantiles_of(self.latencies(phase)) for phase in PHASES}
 
     def line(self) -> DemoSummary:
-        """What `summary.csv` says, but for the latencies."""
+        """The line of `summary.csv`, without the latencies."""
         return DemoSummary(
             workload=self.name,
             requests=len(self.rows),

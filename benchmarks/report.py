@@ -1,4 +1,4 @@
-"""Report and figures of `openenv bench scale`, in one HTML file and as PNG."""
+"""Report and figures of `openenv bench scale`, in one HTML file and as PNG files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _DARK = {
 
 
 def themed_svg(figure: Figure) -> bytes:
-    """A figure that is dark on a page of a dark theme."""
+    """A figure as SVG, with dark colours on a dark page."""
     svg = file_of(figure, "svg").decode()
     for colour in _DARK:
         svg = svg.replace(colour, f"var(--c{colour[1:]}, {colour})")
@@ -85,7 +85,7 @@ def themed_svg(figure: Figure) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table of a report. Strings that are no numbers are set left."""
+    """A table of a report. Cells without numbers are aligned left."""
 
     title: str
     header: Sequence[str]
@@ -98,9 +98,9 @@ class ReportChart:
     """A picture that answers one question.
 
     Attributes:
-        question: Its heading.
-        image: A file: PNG, or SVG of `themed_svg`.
-        answer: The same in a sentence.
+        question: The heading.
+        image: The contents of a PNG file, or the SVG of `themed_svg`.
+        answer: The answer in a sentence.
     """
 
     question: str
@@ -110,15 +110,15 @@ class ReportChart:
 
 @dataclass(slots=True)
 class HtmlReport:
-    """What a measurement has to say.
+    """The report of a measurement.
 
     Attributes:
-        title: Its headline.
-        lead: One or two sentences: the result.
-        facts: How it was measured, by name.
-        tables: In their order.
-        charts: In their order.
-        terms: What each word of the report means.
+        title: The headline.
+        lead: The result in one or two sentences.
+        facts: Conditions of the measurement, by name.
+        tables: Tables in their order.
+        charts: Charts in their order.
+        terms: Meaning of each term of the report.
     """
 
     title: str
@@ -129,7 +129,7 @@ class HtmlReport:
     terms: Mapping[str, str] = field(default_factory=dict)
 
     def html(self) -> str:
-        """The whole file."""
+        """The report as an HTML file."""
         parts = [
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
@@ -138,7 +138,7 @@ class HtmlReport:
             f"<h1>{escape(self.title)}</h1><p>{escape(self.lead)}</p>",
             *(_table(table) for table in self.tables if table.rows),
             f'<div class="charts">{"".join(map(_chart, self.charts))}</div>' if self.charts else "",
-            _list("What the words mean", self.terms),
+            _list("Terms", self.terms),
             _list("How it was measured", self.facts),
             "</main></body></html>",
         ]
@@ -179,7 +179,7 @@ def _list(title: str, entries: Mapping[str, str]) -> str:
     return f"<h2>{escape(title)}</h2><dl>{lines}</dl>" if lines else ""
 
 
-# So many labels stand beside one another without touching.
+# Up to this number of labels fit side by side.
 LABELS_IN_LINE = 5
 
 
@@ -187,8 +187,8 @@ def scale_figures(summaries: Sequence[BatchSummary], cores: int) -> dict[str, by
     """The pictures of `openenv bench scale`, by the names of their files.
 
     Args:
-        summaries: At least one.
-        cores: Of the machine that served.
+        summaries: At least one batch.
+        cores: Cores of the server's machine.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -203,13 +203,13 @@ def scale_figures(summaries: Sequence[BatchSummary], cores: int) -> dict[str, by
 
 
 def success_lines(summaries: Sequence[BatchSummary]) -> bytes:
-    """Success rate against the number of sessions: one line a wait, the worst repetition of each point."""
+    """Success rate against the number of sessions: a line for each wait, the worst repetition of each point."""
     with canvas(1, 1) as (figure, (axes,)):
         groups = _by_wait(summaries)
         for number, (colour, (wait, group)) in enumerate(zip(cycle(COLOURS), groups.items(), strict=False)):
             sizes = _by_size(group)
             worst = [100 * min(s.successful / s.num_requests for s in batch) for batch in sizes.values()]
-            # Lines often lie upon one another: those below are wider.
+            # Lines often coincide, so the lower ones are wider.
             width = 1.5 + 1.2 * (len(groups) - 1 - number)
             line = axes.plot(list(sizes), worst, linewidth=width, color=colour, label=_wait_label(wait))[0]
             line.set(marker="o", markersize=4 + width, clip_on=False)
@@ -224,7 +224,7 @@ def success_lines(summaries: Sequence[BatchSummary]) -> bytes:
 
 
 def latency_lines(summaries: Sequence[BatchSummary]) -> bytes:
-    """Latency of a whole request against the number of sessions: a panel a wait, the mean of the repetitions."""
+    """Latency of a whole request against the number of sessions: a panel for each wait, means of the repetitions."""
     groups = _by_wait(summaries)
     with canvas(1, len(groups)) as (figure, panels):
         for axes, (wait, group) in zip(panels, groups.items(), strict=True):
@@ -233,7 +233,7 @@ def latency_lines(summaries: Sequence[BatchSummary]) -> bytes:
                 points = [_mean(getattr(s, f"total_{name}") for s in batch) for batch in sizes.values()]
                 axes.plot(list(sizes), points, marker="o", color=colour, label=name.upper())
             if wait:
-                axes.axhline(wait, color="#999999", linewidth=1, linestyle="--", label="the wait itself")
+                axes.axhline(wait, color="#999999", linewidth=1, linestyle="--", label="wait")
             _size_axis(axes, summaries)
             axes.set_ylim(bottom=0)
             axes.set_title(f"Connect + reset + step, {_wait_label(wait)}")
@@ -243,7 +243,7 @@ def latency_lines(summaries: Sequence[BatchSummary]) -> bytes:
 
 
 def batch_bars(summaries: Sequence[BatchSummary], cores: int) -> bytes:
-    """The largest batch of which 95 % succeeded, by wait: the whole server, and per core of it."""
+    """The largest batch with 95 % success, by wait: for the whole server, and per core."""
     from matplotlib.ticker import MaxNLocator
 
     groups = _by_wait(summaries)
@@ -329,9 +329,9 @@ def _size_axis(axes: Axes, summaries: Sequence[BatchSummary]) -> None:
 
 ERRORS_SHOWN = 20
 _BATCHES_NOTE = (
-    "Max batch is the largest number of sessions at once of which at least 95 % succeeded in every repetition. "
+    "Max batch is the largest number of concurrent sessions with at least 95 % success in every repetition. "
     "Latencies are seconds, by nearest rank over the requests that succeeded. Total is connect + reset + step; "
-    "the close comes after it. Concurrency is the sum of the totals divided by the wall time."
+    "the close follows. Concurrency is the sum of the totals divided by the wall time."
 )
 _CAPTIONS = {
     "success_rate.png": "Success rate against the number of sessions",
@@ -340,8 +340,9 @@ _CAPTIONS = {
     "p99_heatmap.png": "P99 by number of sessions and wait",
 }
 _HOSTS_NOTE = (
-    "A host is a server, as the gateway names it or the load chose it; where neither is known, what the environment "
-    "calls its machine or container. Spread is the distance of the fullest and the emptiest host, by their mean."
+    "A host is a server, by the name from the gateway or by the address that the load chose. If neither is known, it "
+    "is the machine or container that the environment names. Spread is the difference between the fullest and the "
+    "emptiest host, divided by the mean of the hosts."
 )
 
 
@@ -349,10 +350,10 @@ def write_scale_report(folder: Path) -> None:
     """Writes `report.html` and its figures beside the `result.json` and `raw.jsonl` of `openenv bench scale`.
 
     Args:
-        folder: Where `openenv bench scale` wrote.
+        folder: The output folder of `openenv bench scale`.
 
     Raises:
-        UsageError: The files are not there, or do not say how the load was made.
+        UsageError: The files are missing, or do not describe the load.
         MissingExtra: matplotlib is not installed.
     """
     require_matplotlib()
@@ -381,7 +382,7 @@ def write_scale_report(folder: Path) -> None:
             "server": server,
             "cores of the server": str(cores),
             "mode": mode,
-            "load": f"{processes} process(es), {timeout_s:g} s for each phase",
+            "load": f"{processes} process(es), timeout of {timeout_s:g} s for each phase",
             **{f"{name} (load)": value for name, value in document["machine"].items()},
         },
         tables=[_batches_table(summaries), *hosts_tables(summaries), _failures_table(errors)],
@@ -416,7 +417,7 @@ def _batch_cells(summary: BatchSummary) -> list[str]:
 
 
 def hosts_tables(summaries: Sequence[BatchSummary]) -> list[ReportTable]:
-    """Where the sessions of each batch were, for the report; nothing where that is not known."""
+    """A table of the hosts of each batch; empty if the hosts are unknown."""
     names = sorted({name for summary in summaries for name in summary.hosts})
     if not names:
         return []
@@ -435,4 +436,4 @@ def hosts_tables(summaries: Sequence[BatchSummary]) -> list[ReportTable]:
 
 def _failures_table(errors: Counter[tuple[str, str]]) -> ReportTable:
     rows = [[kind, message, f"{count:,}"] for (kind, message), count in errors.most_common(ERRORS_SHOWN)]
-    return ReportTable("Failures", ["error", "message", "requests"], rows, "The most frequent ones.")
+    return ReportTable("Failures", ["error", "message", "requests"], rows, "The most frequent failures.")

@@ -1,4 +1,4 @@
-"""How a provider starts, runs and removes jobs that take memory and time."""
+"""Measures how a provider starts, runs and removes jobs that need memory and time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MEBIBYTE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class MemoryWorkload:
-    """What a job does: it takes memory, writes to every page of it, and holds it.
+    """The work of a job: it allocates memory, writes to every page of it, and holds it.
 
     Attributes:
-        name: What it is called.
-        hold_s: Seconds for which it is held.
-        megabytes: MiB.
+        name: Name of the workload.
+        hold_s: Seconds for which the job holds its memory.
+        megabytes: Memory in MiB.
     """
 
     name: str
@@ -39,7 +39,12 @@ class MemoryWorkload:
     megabytes: int
 
     def scaled(self, hold: float, memory: float) -> MemoryWorkload:
-        """The same with other measures, for trying things out."""
+        """A workload with other sizes, for quick trials.
+
+        Args:
+            hold: Factor for `hold_s`.
+            memory: Factor for `megabytes`.
+        """
         return MemoryWorkload(self.name, self.hold_s * hold, max(1, round(self.megabytes * memory)))
 
 
@@ -59,9 +64,9 @@ class JobBatch:
     """Jobs of one workload.
 
     Attributes:
-        workload: What each does.
-        concurrency: How many there are at one time.
-        jobs: How many there are in all.
+        workload: Work of each job.
+        concurrency: Number of concurrent jobs.
+        jobs: Number of all jobs.
     """
 
     workload: MemoryWorkload
@@ -74,17 +79,18 @@ class JobBatch:
 
 @dataclass(slots=True)
 class SandboxJob:
-    """One job: a line of `raw.jsonl`. Times are seconds since its batch began; None: it did not come so far.
+    """One job: a line of `raw.jsonl`. Times are seconds since the start of its batch; None if the job failed before.
 
     Attributes:
-        workload, concurrency, number: Of which batch, and which of it, from 1.
-        asked_at: When it was asked for.
-        running_at: When a session could be had there.
-        done_at: When its work was done.
-        gone_at: When all of it was removed again.
-        allocation_s: Seconds until it had its memory.
-        peak_rss_bytes: The most that its process had.
-        error_type, error_message: Why it failed.
+        workload, concurrency: The batch of the job.
+        number: Number of the job in its batch, from 1.
+        asked_at: Time of the request to the provider.
+        running_at: Time when the server accepted sessions.
+        done_at: Time when the work was done.
+        gone_at: Time when the server was removed.
+        allocation_s: Seconds to allocate the memory.
+        peak_rss_bytes: Peak resident memory of the process.
+        error_type, error_message: Reason of a failure.
     """
 
     workload: str
@@ -101,42 +107,42 @@ class SandboxJob:
 
     @property
     def success(self) -> bool:
-        """Whether it did its work, and is gone."""
+        """Whether the work was done, without an error."""
         return self.error_type is None and self.done_at is not None
 
     @property
     def scheduling_s(self) -> float | None:
-        """Seconds from asking for it until it ran."""
+        """Seconds from the request until the job ran."""
         return None if self.running_at is None else self.running_at - self.asked_at
 
     @property
     def running_s(self) -> float | None:
-        """Seconds from then until its work was done."""
+        """Seconds from the start of the job until its work was done."""
         return None if self.done_at is None or self.running_at is None else self.done_at - self.running_at
 
     @property
     def total_s(self) -> float | None:
-        """Both together."""
+        """Seconds from the request until the work was done."""
         return None if self.done_at is None else self.done_at - self.asked_at
 
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """One batch: a line of `summary.csv`. Quantiles are by nearest rank over the jobs that succeeded; None: none did.
+    """One batch: a line of `summary.csv`. Quantiles are by nearest rank over the successful jobs; None without any.
 
     Attributes:
-        workload, concurrency, jobs: What it was.
-        successful: How many did their work.
-        success_rate: That as a share of all.
-        wall_s: Seconds from its beginning until its last job was removed.
+        workload, concurrency, jobs: The batch.
+        successful: Number of successful jobs.
+        success_rate: Successful jobs as a share of all.
+        wall_s: Seconds from the start of the batch until its last job was removed.
         scheduling_p50, scheduling_p95: Seconds until a job ran.
-        running_p50, running_p95: Seconds that it ran.
-        total_p50, total_p95: Both together.
+        running_p50, running_p95: Seconds that a job ran.
+        total_p50, total_p95: Seconds of both together.
         jobs_per_minute: Successful jobs by wall time.
-        average_peak_rss_mb: MiB, the mean of the jobs.
-        first_running_s: When the first job ran.
-        all_done_s: When the last one's work was done.
-        allocation_mean_s: Seconds until a job had its memory, the mean.
+        average_peak_rss_mb: Mean of the peak memory of the jobs in MiB.
+        first_running_s: Time when the first job ran.
+        all_done_s: Time when the last job had done its work.
+        allocation_mean_s: Mean of the seconds to allocate the memory.
     """
 
     workload: str
@@ -164,11 +170,11 @@ class JobSummary:
 
 
 def summarize(jobs: Sequence[SandboxJob], wall_s: float) -> JobSummary:
-    """Sums a batch up.
+    """Summarizes a batch.
 
     Args:
-        jobs: All of it, at least one.
-        wall_s: Its duration, above 0.
+        jobs: All jobs of the batch, at least one.
+        wall_s: Duration of the batch, more than 0.
     """
     good = [job for job in jobs if job.success]
     scheduling, running, total = (
@@ -204,7 +210,7 @@ def write_jobs(file: IO[str], jobs: Iterable[SandboxJob]) -> None:
 
 
 def write_summaries(file: IO[str], summaries: Iterable[JobSummary]) -> None:
-    """Writes CSV with a header; what was not measured is an empty cell."""
+    """Writes CSV with a header. A missing value is an empty cell."""
     table = csv.DictWriter(file, JobSummary.columns(), lineterminator="\n")
     table.writeheader()
     for summary in summaries:
@@ -214,13 +220,13 @@ def write_summaries(file: IO[str], summaries: Iterable[JobSummary]) -> None:
 def document(
     summaries: Iterable[JobSummary], workloads: Iterable[MemoryWorkload], command: str, place: str
 ) -> dict[str, Any]:
-    """What is written to `result.json`.
+    """The contents of `result.json`.
 
     Args:
-        summaries: One a batch.
-        workloads: What was done in them.
-        command: What was typed to do it.
-        place: Where, in words.
+        summaries: One for each batch.
+        workloads: Workloads of the batches.
+        command: The command line.
+        place: Description of the provider.
     """
     return {
         "bench": "sandbox",
@@ -242,19 +248,19 @@ def _rounded(value: object) -> object:
 
 
 Progress = Callable[[JobBatch, Sequence[SandboxJob]], None]
-# Beyond the seconds that a step holds its memory: for taking it, on a machine that has to make room first.
+# Extra time for a step, to allocate memory on a machine that must free some first.
 SPARE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxPlan:
-    """What is measured: each workload at each concurrency.
+    """The batches to measure: each workload at each concurrency.
 
     Attributes:
-        workloads: What jobs do.
-        concurrencies: How many there are at one time.
-        jobs: Jobs of each batch; None: as many as there are at one time.
-        ready_timeout_s: Seconds until a job must run; None: what its place thinks right.
+        workloads: Workloads of the jobs.
+        concurrencies: Numbers of concurrent jobs.
+        jobs: Jobs of each batch, at least its concurrency; None: the concurrency.
+        ready_timeout_s: Seconds until a job must run; None: the default of the provider.
     """
 
     workloads: Sequence[MemoryWorkload]
@@ -264,13 +270,13 @@ class SandboxPlan:
 
     def __post_init__(self) -> None:
         if not self.workloads or not self.concurrencies:
-            raise UsageError("there is nothing to measure: give at least one workload and one concurrency")
+            raise UsageError("nothing to measure: give at least one workload and one concurrency")
         if min(self.concurrencies) < 1:
             raise UsageError(f"a concurrency must be 1 or more, got {min(self.concurrencies)} (--concurrency)")
 
     @property
     def batches(self) -> list[JobBatch]:
-        """What to do, one after the other."""
+        """The batches in their order."""
         return [
             JobBatch(workload, concurrency, max(self.jobs or 0, concurrency))
             for workload in self.workloads
@@ -279,27 +285,27 @@ class SandboxPlan:
 
 
 def spec_for(provider: Provider, image: str | None) -> LaunchSpec:
-    """What serves the workload at a place.
+    """The launch spec of a server for the workload.
 
     Args:
-        provider: The place.
-        image: An image that has openenv in it, for places that start images.
+        provider: The provider that starts it.
+        image: An image that contains openenv, for providers that start images.
 
     Raises:
-        UsageError: The place starts nothing but images, and there is none; or it starts none.
+        UsageError: The provider starts only images and `image` is None, or it does not start images.
     """
     forms = provider.capabilities.forms
     serving = ["openenv", "serve", TARGET]
     if image is not None:
         if "image" not in forms:
-            raise UsageError(f"{type(provider).__name__} starts no images: leave out --image")
-        inside = {"HOST": "0.0.0.0"}  # noqa: S104 - in its container, where only its port is published
+            raise UsageError(f"{type(provider).__name__} does not start images: leave out --image")
+        inside = {"HOST": "0.0.0.0"}  # noqa: S104 - in a container, which publishes only the port
         return LaunchSpec(image=image, command=serving, env_vars=inside, name="bench")
     if "target" in forms:
         return LaunchSpec(target=TARGET, name="bench")
     if "command" in forms:
         return LaunchSpec(command=[sys.executable, "-m", *serving], name="bench")
-    raise UsageError(f"{type(provider).__name__} starts images only: name one with openenv in it (--image)")
+    raise UsageError(f"{type(provider).__name__} only starts images: give one that contains openenv (--image)")
 
 
 def measure_sandboxes(
@@ -311,24 +317,27 @@ def measure_sandboxes(
     place: str,
     progress: Progress = lambda batch, jobs: None,
 ) -> list[JobSummary]:
-    """Does all batches, one after the other, and leaves nothing at the place, after errors and Ctrl-C, too.
+    """Runs all batches one after the other, and removes every server, also after errors and Ctrl-C.
 
-    Writes `raw.jsonl`, `summary.csv` and `result.json` as it goes. Jobs that fail are part of the result.
+    Writes `raw.jsonl`, `summary.csv` and `result.json` after each batch. Failed jobs are part of the result.
 
     Args:
-        plan: What to do.
-        provider: Where.
-        spec: What serves the workload there.
-        output_dir: Where to write; made if it is not there.
-        command: What was typed to measure it.
-        place: Where it is done, in words.
-        progress: Called with the batch under way and its jobs, whenever one of them has come further.
+        plan: The batches.
+        provider: The provider to measure.
+        spec: Launch spec of a server for the workload.
+        output_dir: Folder for the results. Created if it does not exist.
+        command: The command line, for the result.
+        place: Description of the provider, for the result.
+        progress: Called with the current batch and its jobs after each change of a job.
+
+    Returns:
+        The summary of each batch.
     """
     output_dir.mkdir(parents=True, exist_ok=True)
     summaries: list[JobSummary] = []
     with (output_dir / "raw.jsonl").open("w", encoding="utf-8") as raw:
         for batch in plan.batches:
-            run = _Run(plan, batch, provider, spec, progress)
+            run = _BatchRun(plan, batch, provider, spec, progress)
             summaries.append(asyncio.run(run.all()))
             write_jobs(raw, run.jobs)
             raw.flush()
@@ -339,8 +348,8 @@ def measure_sandboxes(
     return summaries
 
 
-class _Run:
-    """One batch under way."""
+class _BatchRun:
+    """Runs one batch."""
 
     def __init__(self, plan: SandboxPlan, batch: JobBatch, provider: Provider, spec: LaunchSpec, progress: Progress):
         self.jobs: list[SandboxJob] = []
@@ -352,10 +361,10 @@ class _Run:
         self._began = time.monotonic()
 
     async def all(self) -> JobSummary:
-        room = asyncio.Semaphore(self._batch.concurrency)
+        slots = asyncio.Semaphore(self._batch.concurrency)
 
         async def one(number: int) -> None:
-            async with room:
+            async with slots:
                 await self._one(number)
 
         self._progress(self._batch, self.jobs)

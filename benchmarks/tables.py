@@ -1,4 +1,4 @@
-"""Tables of these commands in a terminal (rich)."""
+"""Tables of the commands in a terminal (rich)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PHASES = ("scheduling", "running", "total")
 
 
 def job_table(summaries: Sequence[JobSummary]) -> Table:
-    """One line a batch: how many succeeded, and how long what took."""
+    """A table of batches: successful jobs, and durations of their phases."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("workload")
     names = ("at\nonce", "jobs", "success\n%", "wall\ns")
@@ -45,7 +45,7 @@ def job_table(summaries: Sequence[JobSummary]) -> Table:
 
 
 def stage_table(summaries: Sequence[JobSummary]) -> Table:
-    """One line a batch: when its first job ran, when all were done, and how long memory took."""
+    """A table of batches: start of the first job, end of the last, and time to allocate memory."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("workload")
     for name in ("at once", "first running s", "all done s", "allocation mean s"):
@@ -61,7 +61,7 @@ def _seconds(value: float | None) -> str:
 
 
 def demo_table(workloads: Sequence[DemoWorkload]) -> Table:
-    """The demo in one table: a line a figure."""
+    """The table of the demo, with one row for each figure."""
     figures = figures_table(workloads)
     table = Table(title="times in milliseconds", title_style="dim", title_justify="left")
     for number, name in enumerate(figures.header):
@@ -73,12 +73,12 @@ def demo_table(workloads: Sequence[DemoWorkload]) -> Table:
     return table
 
 
-# Figures that begin a part of the table.
+# Figures that begin a section of the table.
 _SECTIONS = {"connect P50", "reset P50", "step P50", "total P50", "sessions/s"}
 
 
 def compare_table(comparisons: Iterable[FigureComparison]) -> Table:
-    """One line a figure, below the case that it belongs to where there are several."""
+    """A table of figures, below the names of their cases if there are several."""
     labels = {figure: (label, form) for label, figure, form in (*FIGURES, *_BATCH_FIGURES)}
     table = Table()
     table.add_column(no_wrap=True)

@@ -158,7 +158,7 @@ def test_batches_of_scale_can_be_compared(tmp_path, moody):
     assert result.exit_code == 0, result.output
     assert "2 sessions, 0 s wait" in result.output
     assert "no difference shown" in result.output
-    assert "One trial says nothing about chance" in result.output
+    assert "One trial gives no confidence interval" in result.output
 
 
 def test_steps_measures_the_floor_too(moody):

@@ -386,10 +386,10 @@ def _measured(
 
 # Commands that need a checkout, with their line in the overview: the command's own `short_help`.
 CHECKOUT_COMMANDS = {
-    "compare": "Whether one measurement differs from another.",
+    "compare": "Compare two measurements.",
     "demo": "Serve, drive and measure on this machine, in under a minute.",
     "report": "Write the report and figures of `bench scale`.",
-    "sandbox": "How a place starts, runs and removes jobs.",
+    "sandbox": "Measure how a provider starts, runs and removes jobs.",
 }
 
 
