@@ -1,10 +1,10 @@
-"""Trains a language model that sees, by GRPO (TRL): it names the colour of an image by a tool call.
+"""Trains a vision language model with GRPO (TRL): it names the colour of an image by a tool call.
 
     python examples/grpo_images.py --model Qwen/Qwen3-VL-2B-Instruct --steps 100
 
-The environment is in this file. Its reset answers with an image, which `environment_factory` puts into the prompt.
-It needs `pip install openenv trl pillow torchvision`, and a model that sees and calls tools, which TRL downloads from
-the Hub.
+The environment is in this file. Its reset returns an image, which `environment_factory` puts into the prompt.
+The example needs `pip install openenv trl pillow torchvision`, and a vision model that calls tools, which TRL
+downloads from the Hub.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from openenv.types import Action, Observation, State
 
 COLOURS = ("red", "green", "blue")
 PROMPT = "Call the tool `name` with the colour of this image."
-GROUP = 8  # episodes of the same image, which GRPO compares with one another
+GROUP = 8  # GRPO compares the episodes of a group, which have the same image
 
 
 class NameAction(Action):
-    """Names the colour of the image."""
+    """The name of a colour."""
 
     colour: Literal["red", "green", "blue"]
 
 
 class Picture(Observation):
-    """An image, as a `data:` URL; empty after the answer."""
+    """An image, as a `data:` URL. It is empty after the answer."""
 
     image: str = ""
 
 
 class Colours(Environment[NameAction, Picture, State]):
-    """Shows one colour, and rewards its name."""
+    """Shows a colour, and rewards its name."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -74,9 +74,9 @@ def make_trainer(model: Any, *, processor: Any = None, **settings: Any) -> GRPOT
     """A trainer whose rollouts begin with an image.
 
     Args:
-        model: Its name on the Hub, or the model.
-        processor: By default the model's.
-        settings: What differs from these settings of `GRPOConfig`.
+        model: The model, or its name on the Hub.
+        processor: Its processor. By default TRL loads the one of the model.
+        settings: Fields of `GRPOConfig` that override the defaults below.
     """
     defaults = {
         "per_device_train_batch_size": GROUP,
@@ -101,9 +101,9 @@ def make_trainer(model: Any, *, processor: Any = None, **settings: Any) -> GRPOT
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="Qwen/Qwen3-VL-2B-Instruct")
-    parser.add_argument("--steps", type=int, default=100, help="optimizer steps")
-    parser.add_argument("--output-dir", default="out/grpo_images")
+    parser.add_argument("--model", default="Qwen/Qwen3-VL-2B-Instruct", help="name of the model on the Hub")
+    parser.add_argument("--steps", type=int, default=100, help="number of optimizer steps")
+    parser.add_argument("--output-dir", default="out/grpo_images", help="folder for the trained model")
     return parser.parse_args()
 
 

@@ -1,9 +1,10 @@
-"""Trains a language model that calls a tool, by GRPO (TRL): it plays the word game in `envs/word_game`.
+"""Trains a language model with GRPO (TRL): it plays the word game in `envs/word_game` by tool calls.
 
     python examples/grpo_tools.py --model Qwen/Qwen3-0.6B --steps 200
 
-Each rollout is one game: TRL lets the model call `guess`, and the sum of the game's rewards is that of the rollout.
-It needs `pip install openenv trl`, and a model with a chat template for tools, which TRL downloads from the Hub.
+Each rollout is one game. The model calls the tool `guess`, and the reward of the rollout is the sum of the game's
+rewards. The example needs `pip install openenv trl`, and a model with a chat template for tools, which TRL downloads
+from the Hub.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from openenv.providers import LaunchSpec, LocalProvider, deploy
 ENVS = Path(__file__).resolve().parent.parent / "envs"
 sys.path.insert(0, str(ENVS))
 
-from word_game import WordGameAction, WordGameEnv  # noqa: E402 - a project beside this file
+from word_game import WordGameAction, WordGameEnv  # noqa: E402 - a project in envs/
 
 PROMPT = "Find the hidden word of three letters. Call the tool `guess` until the game says that it is over."
 GAME = {"length": 3, "lexicon": 12, "max_guesses": 5}
-GROUP = 8  # games of the same hidden word, which GRPO compares with one another
+GROUP = 8  # GRPO compares the games of a group, which have the same hidden word
 
 
 def main() -> None:
@@ -51,10 +52,11 @@ def make_trainer(
     """A trainer whose rollouts are games.
 
     Args:
-        model: Its name on the Hub, or the model.
-        url: A server of the word game.
-        tokenizer: By default the model's.
-        settings: What differs from these settings of `GRPOConfig`.
+        model: The model, or its name on the Hub.
+        url: URL of a server of the word game.
+        api_key: API key of the server.
+        tokenizer: Its tokenizer. By default TRL loads the one of the model.
+        settings: Fields of `GRPOConfig` that override the defaults below.
     """
     defaults = {
         "per_device_train_batch_size": GROUP,
@@ -65,7 +67,7 @@ def make_trainer(
         "logging_steps": 1,
         "report_to": "none",
     }
-    # The columns of a row besides the prompt are arguments of the environment's reset.
+    # All columns except the prompt are arguments of the environment's reset.
     rows = [{"prompt": [{"role": "user", "content": PROMPT}], "seed": seed, **GAME} for seed in range(4096)]
     return GRPOTrainer(
         model=model,
@@ -80,11 +82,11 @@ def make_trainer(
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="Qwen/Qwen3-0.6B")
-    parser.add_argument("--steps", type=int, default=200, help="optimizer steps")
-    parser.add_argument("--base-url", help="a server of the word game; by default one is started")
-    parser.add_argument("--api-key", help="its key")
-    parser.add_argument("--output-dir", default="out/grpo_tools")
+    parser.add_argument("--model", default="Qwen/Qwen3-0.6B", help="name of the model on the Hub")
+    parser.add_argument("--steps", type=int, default=200, help="number of optimizer steps")
+    parser.add_argument("--base-url", help="URL of a running server of the game; by default the example starts one")
+    parser.add_argument("--api-key", help="API key of that server")
+    parser.add_argument("--output-dir", default="out/grpo_tools", help="folder for the trained model")
     return parser.parse_args()
 
 

@@ -1,13 +1,13 @@
-"""Trains a small language model, made on the spot, to play the word game in `envs/word_game`, by GRPO (TRL).
+"""Trains a small language model from random weights with GRPO (TRL) to play the word game in `envs/word_game`.
 
-The model is a transformer with random weights. Its tokens are 215 words and the marks: it writes a word, the
-environment answers with a mark for each letter, and so on until the hidden word is found or no guess remains. Nothing
-is downloaded. To begin with it says any word, and nearly all are none of this game, which costs 0.1 each; it learns
-which 12 words the game has, and not to say one twice.
+The example creates the model, a transformer, and downloads nothing. Its tokens are 215 words and the marks. The model
+writes a word, and the environment returns a mark for each letter, until the hidden word is found or no guess remains.
+At first the model writes any word. Nearly all words are not in the game, and each of these costs 0.1. The model
+learns which 12 words the game has, and not to repeat a word.
 
     python examples/grpo_word_game.py --plot docs/images/grpo_word_game.svg
 
-It needs `pip install openenv trl matplotlib`. The last line it prints is JSON.
+The example needs `pip install openenv trl matplotlib`. The last line of its output is JSON.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from openenv.providers import LaunchSpec, LocalProvider, deploy
 ENVS = Path(__file__).resolve().parent.parent / "envs"
 sys.path.insert(0, str(ENVS))
 
-from word_game import WordGameAction, WordGameEnv  # noqa: E402 - a project beside this file
+from word_game import WordGameAction, WordGameEnv  # noqa: E402 - a project in envs/
 from word_game.server.lexicon import words  # noqa: E402
 
 MARKS = {"hit": "+", "near": "?", "miss": "-"}
 START, END, PAD = "<start>", "<end>", "<pad>"
 GAME = {"length": 3, "lexicon": 12, "max_guesses": 5}
-WORDS = words(GAME["length"])  # all that have so many letters; the game is played with the first 12
-GROUP = 16  # episodes of the same hidden word, which GRPO compares with one another
+WORDS = words(GAME["length"])  # all words of three letters; the game has the first 12 of them
+GROUP = 16  # GRPO compares the episodes of a group, which have the same hidden word
 
 
 def main() -> None:
-    """Trains, prints what came of it, and draws it."""
+    """Trains the model, prints the result, and plots the rewards."""
     options = arguments()
     torch.manual_seed(options.seed)
-    torch.set_num_threads(1)  # the model is small, and the server has work for the other core
+    torch.set_num_threads(1)  # the model is small, and the server uses the other core
     began = time.monotonic()
     with ExitStack() as stack:
         if options.base_url is None:
@@ -82,7 +82,7 @@ def make_trainer(options: argparse.Namespace, games: SyncVectorEnvClient[Any, An
         processing_class=tokenizer,
         reward_funcs=reward_of_the_episode,
         rollout_func=lambda prompts, trainer: play(games, prompts, trainer.model, tokenizer),
-        # A prompt names the hidden word for the environment, by its seed. The model does not see it.
+        # A prompt is a seed, which determines the hidden word. The model does not see it.
         train_dataset=Dataset.from_list([{"prompt": str(seed)} for seed in range(4096)]),
         args=GRPOConfig(
             output_dir=folder,
@@ -107,25 +107,25 @@ def make_trainer(options: argparse.Namespace, games: SyncVectorEnvClient[Any, An
 
 
 def play(games: SyncVectorEnvClient[Any, Any], prompts: list[str], model: Any, tokenizer: Any) -> dict[str, Any]:
-    """One episode for each prompt, all side by side: the model writes a guess, the environment its marks below it."""
+    """Plays one episode per prompt, all in parallel. The model writes guesses, the environment writes the marks."""
     start = tokenizer.convert_tokens_to_ids(START)
     episodes = [Episode() for _ in prompts]
     for episode, result in zip(episodes, games.reset(seeds=[int(prompt) for prompt in prompts], **GAME), strict=True):
-        episode.take(result, [])
-    while playing := [place for place, episode in enumerate(episodes) if not episode.over]:
-        text = torch.tensor([[start, *episodes[place].ids] for place in playing])
+        episode.add_result(result, [])
+    while playing := [index for index, episode in enumerate(episodes) if not episode.over]:
+        text = torch.tensor([[start, *episodes[index].ids] for index in playing])
         with torch.no_grad():
-            chances = model(text).logits[:, -1]
-        chosen = torch.distributions.Categorical(logits=chances).sample().tolist()
+            logits = model(text).logits[:, -1]
+        chosen = torch.distributions.Categorical(logits=logits).sample().tolist()
         guesses = tokenizer.convert_ids_to_tokens(chosen)
         games.send([WordGameAction(guess=guess) for guess in guesses], env_ids=playing)
-        for place, token in zip(playing, chosen, strict=True):
-            episodes[place].write([token], by_model=True)
-        for place, result in games.recv(min_ready=len(playing)):
+        for index, token in zip(playing, chosen, strict=True):
+            episodes[index].add_tokens([token], by_model=True)
+        for index, result in games.recv(min_ready=len(playing)):
             board = result.observation.board if result.error is None else []
             valid = bool(board) and result.observation.valid
             marks = [MARKS[mark] for mark in board[-1].marks] if valid else ["!"] * GAME["length"]
-            episodes[place].take(result, tokenizer.convert_tokens_to_ids(marks))
+            episodes[index].add_result(result, tokenizer.convert_tokens_to_ids(marks))
     return {
         "prompt_ids": [[start] for _ in episodes],
         "completion_ids": [episode.ids for episode in episodes],
@@ -137,13 +137,13 @@ def play(games: SyncVectorEnvClient[Any, Any], prompts: list[str], model: Any, t
 
 @dataclass
 class Episode:
-    """What was written in one game, and what it gave.
+    """The tokens and the reward of one game.
 
     Attributes:
-        ids: The tokens of the model, and those of the environment's answers.
-        by_model: 1 for a token of the model, 0 for one of the environment: what is not learned.
-        reward: The sum so far; None if the game was lost to a failure, which says nothing about the model.
-        over: Whether no guess may follow.
+        ids: The tokens of the model and of the environment.
+        by_model: 1 for each token of the model, 0 for each token of the environment, which the model does not learn.
+        reward: The sum of rewards so far. None after a failure, which does not depend on the model.
+        over: Whether the game has ended or failed.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -151,18 +151,18 @@ class Episode:
     reward: float | None = 0.0
     over: bool = False
 
-    def write(self, tokens: list[int], by_model: bool) -> None:
+    def add_tokens(self, tokens: list[int], by_model: bool) -> None:
         self.ids += tokens
         self.by_model += [int(by_model)] * len(tokens)
 
-    def take(self, result: StepResult[Any], marks: list[int]) -> None:
+    def add_result(self, result: StepResult[Any], marks: list[int]) -> None:
         self.over = result.done or result.error is not None
         if result.error is not None or self.reward is None:
             self.reward = None
             return
         self.reward += result.reward or 0.0
         if not self.over:
-            self.write(marks, by_model=False)
+            self.add_tokens(marks, by_model=False)
 
 
 def reward_of_the_episode(episode_reward: list[float | None], **_: Any) -> list[float | None]:
@@ -170,7 +170,7 @@ def reward_of_the_episode(episode_reward: list[float | None], **_: Any) -> list[
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token for each word and each mark."""
+    """A tokenizer with one token for each word and each mark."""
     tokens = [START, END, PAD, *WORDS, *MARKS.values(), "!"]
     inner = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=PAD))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -196,7 +196,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
 
 
 class Progress(TrainerCallback):
-    """A line now and then."""
+    """Prints the mean reward of every tenth step and of the last one."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         if logs and "reward" in logs and (state.global_step % 10 == 1 or state.global_step == state.max_steps):
@@ -224,18 +224,18 @@ def plot(rewards: list[float], episodes: int, output: Path) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--base-url", help="a server of envs/word_game that runs; by default one is started")
-    parser.add_argument("--api-key", help="of that server")
-    parser.add_argument("--steps", type=int, default=120, help="optimizer steps (default 120)")
+    parser.add_argument("--base-url", help="URL of a running server of the game; by default the example starts one")
+    parser.add_argument("--api-key", help="API key of that server")
+    parser.add_argument("--steps", type=int, default=120, help="number of optimizer steps (default 120)")
     parser.add_argument(
-        "--episodes", type=int, default=256, help="episodes in each step, a multiple of 16 (default 256)"
+        "--episodes", type=int, default=256, help="number of episodes per step, a multiple of 16 (default 256)"
     )
     parser.add_argument("--learning-rate", type=float, default=5e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draws the reward, as .svg or .png")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot the rewards in this file, as .svg or .png")
     options = parser.parse_args()
     if options.steps < 1 or options.episodes < GROUP or options.episodes % GROUP:
-        parser.error(f"--steps is at least 1, and --episodes a multiple of {GROUP}")
+        parser.error(f"--steps must be at least 1, and --episodes a multiple of {GROUP}")
     return options
 
 

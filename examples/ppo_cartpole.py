@@ -1,11 +1,11 @@
 """PPO of Stable-Baselines3 learns CartPole-v1 on a served environment.
 
     python examples/ppo_cartpole.py                    # starts a server with 2 workers, trains with three seeds
-    python examples/ppo_cartpole.py --compare          # beside each run, the same in one process, without a server
-    python examples/ppo_cartpole.py --base-url URL     # on a server that runs: openenv serve gymnasium:CartPole-v1
+    python examples/ppo_cartpole.py --compare          # also trains in one process, without a server
+    python examples/ppo_cartpole.py --base-url URL     # uses a running server: openenv serve gymnasium:CartPole-v1
 
-It needs `pip install 'openenv[gymnasium]' stable-baselines3 matplotlib`. The last line it prints is JSON; with
-`--plot FILE` it draws what it has measured.
+The example needs `pip install 'openenv[gymnasium]' stable-baselines3 matplotlib`. The last line of the output is
+JSON. With `--plot FILE` it plots the measured returns.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ ENV_ID = "CartPole-v1"
 ENVS = 32
 WORKERS = 2
 STEPS = 65_536
-EPISODES = 20  # of the evaluation
+EPISODES = 20  # in the evaluation
 SOLVED = 450.0
 
 
 def main() -> None:
-    """Trains, prints what came of it, and draws it."""
+    """Trains, prints the results, and plots them."""
     options = read_options()
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         raise SystemExit("--plot needs matplotlib: pip install matplotlib")
-    torch.set_num_threads(1)  # for both: the networks are small, and the server has work for the other cores
+    torch.set_num_threads(1)  # in both cases: the networks are small, and the server uses the other cores
     runs: list[dict[str, Any]] = []
     with ExitStack() as stack:
         if options.base_url is None:
@@ -53,7 +53,7 @@ def main() -> None:
             options.base_url, options.api_key = server.url, server.api_key
         for seed in options.seeds:
             systems = ["served", "in process"] if options.compare else ["served"]
-            for system in systems if seed % 2 else systems[::-1]:  # turn and turn about
+            for system in systems if seed % 2 else systems[::-1]:  # alternate which one is first
                 run = train(served(options) if system == "served" else in_process(), seed, options.steps)
                 run["system"] = system
                 runs.append(run)
@@ -67,14 +67,14 @@ def main() -> None:
     brief = [{name: value for name, value in run.items() if name != "curve"} for run in runs]
     print(json.dumps({**result, "runs": brief}))
     if result["worst_return"] < SOLVED:
-        raise SystemExit(f"a mean return of {result['worst_return']:.1f} is less than {SOLVED}")
+        raise SystemExit(f"the mean return of {result['worst_return']:.1f} is less than {SOLVED}")
 
 
 class Curve(BaseCallback):
-    """Notes the mean return of the last episodes.
+    """Records the mean return of the last episodes after each rollout.
 
     Attributes:
-        points: Steps, and that mean.
+        points: Pairs of the number of steps and the mean return.
     """
 
     def __init__(self) -> None:
@@ -91,10 +91,10 @@ class Curve(BaseCallback):
 
 
 def train(envs: VectorEnv, seed: int, steps: int) -> dict[str, Any]:
-    """One run: what it returned on average in the end, how long it took, and how it went."""
+    """Trains once. Returns the mean return of the final evaluation, the training time, and the curve."""
     environments = VecMonitor(SB3VecEnv(envs))
     curve = Curve()
-    # All else as Stable-Baselines3 has it: 2,048 steps for each update, in batches of 64, 10 times over.
+    # The rest are the defaults of Stable-Baselines3: 2,048 steps per update, batches of 64, 10 epochs.
     model = PPO(
         "MlpPolicy",
         environments,
@@ -121,19 +121,19 @@ def train(envs: VectorEnv, seed: int, steps: int) -> dict[str, Any]:
 
 
 def served(options: argparse.Namespace) -> RemoteVectorEnv:
-    """Environments of a server."""
+    """The environments on a server."""
     return RemoteVectorEnv(
         options.base_url, ENVS, autoreset_mode="SameStep", connections=WORKERS, api_key=options.api_key
     )
 
 
 def in_process() -> SyncVectorEnv:
-    """The same without a server."""
+    """The same environments in this process, without a server."""
     return SyncVectorEnv([lambda: gymnasium.make(ENV_ID)] * ENVS, autoreset_mode="SameStep")
 
 
 def plot(runs: list[dict[str, Any]], path: str) -> None:
-    """Draws the mean return of the last 50 episodes, over the steps."""
+    """Plots the mean return of the last 50 episodes over the steps."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -143,8 +143,8 @@ def plot(runs: list[dict[str, Any]], path: str) -> None:
     for number, seed in enumerate(sorted({run["seed"] for run in runs})):
         for run in runs:
             if run["seed"] == seed:
-                near = run["system"] != "served"
-                style = {"linestyle": (0, (2, 2)), "linewidth": 3.5, "alpha": 0.45} if near else {"linewidth": 1.6}
+                local = run["system"] != "served"
+                style = {"linestyle": (0, (2, 2)), "linewidth": 3.5, "alpha": 0.45} if local else {"linewidth": 1.6}
                 label = f"{run['system']}, seed {seed}: {run['return']:.0f} in {run['wall_s']:.1f} s"
                 axes.plot(*zip(*run["curve"], strict=True), color=f"C{number}", label=label, **style)
     axes.axhline(SOLVED, color="grey", linewidth=0.8)
@@ -157,12 +157,12 @@ def plot(runs: list[dict[str, Any]], path: str) -> None:
 def read_options() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--base-url", help="a server that runs; else one is started")
-    parser.add_argument("--api-key", help="for that server, if it asks for one")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--compare", action="store_true", help="train in one process too")
-    parser.add_argument("--plot", metavar="FILE", help="draw it, as .svg or .png")
+    parser.add_argument("--base-url", help="URL of a running server; by default the example starts one")
+    parser.add_argument("--api-key", help="API key of that server, if it needs one")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one run for each seed")
+    parser.add_argument("--steps", type=int, default=STEPS, help="environment steps in each run")
+    parser.add_argument("--compare", action="store_true", help="also train in one process")
+    parser.add_argument("--plot", metavar="FILE", help="plot the returns in this file, as .svg or .png")
     return parser.parse_args()
 
 

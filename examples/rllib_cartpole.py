@@ -1,10 +1,10 @@
-"""PPO of RLlib learns CartPole-v1 through `RemoteEnv`: each of its environment runners drives sessions of a server.
+"""PPO of RLlib learns CartPole-v1 through `RemoteEnv`: each environment runner uses sessions of a server.
 
     python examples/rllib_cartpole.py                  # starts a server with 2 workers
-    python examples/rllib_cartpole.py --base-url URL   # on a server that runs: openenv serve gymnasium:CartPole-v1
+    python examples/rllib_cartpole.py --base-url URL   # uses a running server: openenv serve gymnasium:CartPole-v1
 
-It needs `pip install 'openenv[gymnasium]' 'ray[rllib]' torch matplotlib`. The last line it prints is JSON; with
-`--plot FILE` it draws the return.
+The example needs `pip install 'openenv[gymnasium]' 'ray[rllib]' torch matplotlib`. The last line of the output is
+JSON. With `--plot FILE` it plots the return.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENV_ID = "CartPole-v1"
 
 
 def main() -> None:
-    """Trains, prints the result, and draws it."""
+    """Trains, prints the result, and plots it."""
     options = read_options()
     with ExitStack() as stack:
         if options.base_url is None:
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def train(options: argparse.Namespace) -> list[tuple[int, float]]:
-    """The steps so far and the mean return of recent episodes, after each iteration."""
+    """Trains. Returns the number of steps so far and the mean return of recent episodes, for each iteration."""
     register_env("served", lambda config: RemoteEnv(config["base_url"], api_key=config["api_key"]))
     config = (
         PPOConfig()
@@ -57,8 +57,8 @@ def train(options: argparse.Namespace) -> list[tuple[int, float]]:
     began = time.perf_counter()
     try:
         for number in range(1, options.iterations + 1):
-            told: dict[str, Any] = algorithm.train()["env_runners"]
-            curve.append((int(told["num_env_steps_sampled_lifetime"]), float(told["episode_return_mean"])))
+            metrics: dict[str, Any] = algorithm.train()["env_runners"]
+            curve.append((int(metrics["num_env_steps_sampled_lifetime"]), float(metrics["episode_return_mean"])))
             print(
                 f"iteration {number}: return {curve[-1][1]:.1f} after {curve[-1][0]:,} steps, "
                 f"{time.perf_counter() - began:.0f} s",
@@ -70,7 +70,7 @@ def train(options: argparse.Namespace) -> list[tuple[int, float]]:
 
 
 def plot(curve: list[tuple[int, float]], path: str) -> None:
-    """Draws the return over the steps."""
+    """Plots the return over the steps."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -86,11 +86,13 @@ def plot(curve: list[tuple[int, float]], path: str) -> None:
 def read_options() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--base-url", help="address of a running server; by default one is started")
+    parser.add_argument("--base-url", help="URL of a running server; by default the example starts one")
     parser.add_argument("--api-key", help="API key of that server")
-    parser.add_argument("--runners", type=int, default=1, help="processes that drive environments; 0: this one does")
-    parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--plot", metavar="FILE", help="draw it, as .svg or .png")
+    parser.add_argument(
+        "--runners", type=int, default=1, help="processes that run environments; 0: only this process"
+    )
+    parser.add_argument("--iterations", type=int, default=20, help="number of training iterations")
+    parser.add_argument("--plot", metavar="FILE", help="plot the return in this file, as .svg or .png")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""A grid world: find the way to the flag, past walls and lava, with the key to the door."""
+"""A grid world: walk to the flag, past walls and lava, with the key to the door."""
 
 from .client import GridworldEnv
 from .models import GridworldAction, GridworldObservation, GridworldState

@@ -10,7 +10,7 @@ __all__ = ["GridworldEnv"]
 
 
 class GridworldEnv(EnvClient[GridworldAction, GridworldObservation, GridworldState]):
-    """Walks through one level at a time.
+    """Client of the grid world, for one level at a time.
 
     Example::
 
@@ -20,8 +20,8 @@ class GridworldEnv(EnvClient[GridworldAction, GridworldObservation, GridworldSta
             result = env.step(GridworldAction(move="right"))
             print(result.observation.position, result.reward, result.done)
 
-    Arguments of `reset`, all by name: `seed`; `split` and `index` for a certain level; `kind` (`open`, `lava` or
-    `door`) and `size` (4 to 16 cells a side).
+    Keyword arguments of `reset`: `seed`; `split` and `index` for a certain level; `kind` (`open`, `lava` or
+    `door`) and `size` (4 to 16 cells per side).
 
-    In asynchronous code the same calls are awaited. `GridworldEnv(env=GridworldEnvironment)` plays without a server.
+    Asynchronous code awaits the same calls. `GridworldEnv(env=GridworldEnvironment)` needs no server.
     """

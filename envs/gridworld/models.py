@@ -1,7 +1,7 @@
 """The action, observation and state of the environment.
 
-Client and server share these classes. From the type, bounds and description of each field come the JSON Schema
-(`GET /schema`), the form of the web page, and the validation of actions.
+Client and server share these classes. The JSON Schema (`GET /schema`), the form of the web page and the validation of
+actions use the type, bounds and description of each field.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class GridworldObservation(Observation):
     """The whole level. `Observation` already has `reward` and `done`."""
 
     rows: list[str] = Field(
-        description="The level from above, a text for each row: @ the walker, G the goal, # a wall, ~ lava, "
+        description="The level from above, one string per row: @ the walker, G the goal, # a wall, ~ lava, "
         "k the key, D the locked door, / the open one, . nothing"
     )
     position: tuple[int, int] = Field(description="Row and column of the walker, from 0 at the top left")
@@ -50,7 +50,9 @@ class GridworldObservation(Observation):
     has_key: bool = Field(default=False, description="Whether the walker carries the key")
     steps_left: int = Field(default=0, ge=0, description="Number of remaining steps")
     terminated: bool = Field(default=False, description="The walker reached the goal, or stepped into lava")
-    truncated: bool = Field(default=False, description="No step remains")
+    truncated: bool = Field(
+        default=False, description="No step remains, and the walker has not reached the goal or lava"
+    )
 
 
 class GridworldState(State):

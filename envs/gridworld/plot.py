@@ -21,11 +21,11 @@ __all__ = ["Table", "episode", "main"]
 EPISODES = 400
 EVERY = 20
 LEVELS = range(5)
-CURIOUS = 0.2
-"""The share of random moves in the first walk; it falls to none in three quarters of the walks."""
+EXPLORATION_RATE = 0.2
+"""The share of random moves in the first episode. It falls to 0 over three quarters of the episodes."""
 
 Client = SyncEnvClient[GridworldAction, GridworldObservation, GridworldState]
-_Place = tuple[tuple[int, int], bool]
+_State = tuple[tuple[int, int], bool]
 
 
 class Table:
@@ -37,35 +37,35 @@ class Table:
         discount: Discount factor.
 
     Attributes:
-        curious: Probability of a random move.
+        exploration_rate: Probability of a random move.
     """
 
     def __init__(self, seed: int, rate: float = 0.5, discount: float = 0.98) -> None:
-        self._worth: defaultdict[_Place, dict[Move, float]] = defaultdict(lambda: dict.fromkeys(MOVES, 0.0))
+        self._values: defaultdict[_State, dict[Move, float]] = defaultdict(lambda: dict.fromkeys(MOVES, 0.0))
         self._random = Random(seed)  # noqa: S311 - a game
-        self._rate, self._discount, self.curious = rate, discount, CURIOUS
+        self._rate, self._discount, self.exploration_rate = rate, discount, EXPLORATION_RATE
 
-    def move(self, seen: GridworldObservation) -> Move:
-        if self._random.random() < self.curious:
+    def move(self, observation: GridworldObservation) -> Move:
+        if self._random.random() < self.exploration_rate:
             return self._random.choice(MOVES)
-        worth = self._worth[_place(seen)]
-        best = max(worth.values())
-        return self._random.choice([move for move in MOVES if worth[move] == best])
+        values = self._values[_state_of(observation)]
+        best = max(values.values())
+        return self._random.choice([move for move in MOVES if values[move] == best])
 
     def learn(self, before: GridworldObservation, move: Move, reward: float, after: GridworldObservation) -> None:
         # A truncated episode would have continued: only a terminal state has no further value.
-        later = 0.0 if after.terminated else max(self._worth[_place(after)].values())
-        worth = self._worth[_place(before)]
-        worth[move] += self._rate * (reward + self._discount * later - worth[move])
+        future = 0.0 if after.terminated else max(self._values[_state_of(after)].values())
+        values = self._values[_state_of(before)]
+        values[move] += self._rate * (reward + self._discount * future - values[move])
 
 
-def _place(seen: GridworldObservation) -> _Place:
-    return seen.position, seen.has_key
+def _state_of(observation: GridworldObservation) -> _State:
+    return observation.position, observation.has_key
 
 
-def episode(env: Client, table: Table, **of_reset: Any) -> float:
+def episode(env: Client, table: Table, **reset_arguments: Any) -> float:
     """Plays one episode, and learns from it. Returns its return."""
-    result, total = env.reset(**of_reset), 0.0
+    result, total = env.reset(**reset_arguments), 0.0
     while not result.done:
         before = result.observation
         move = table.move(before)
@@ -87,7 +87,7 @@ def main() -> None:
             table = Table(seed=level)
             rewards = []
             for number in range(EPISODES):
-                table.curious = CURIOUS * max(0.0, 1 - number / (0.75 * EPISODES))
+                table.exploration_rate = EXPLORATION_RATE * max(0.0, 1 - number / (0.75 * EPISODES))
                 rewards.append(episode(env, table, split="train", index=level))
             optimal.append(env.state().optimal_return)
             curves.append([sum(rewards[start : start + EVERY]) / EVERY for start in range(0, EPISODES, EVERY)])

@@ -1,4 +1,4 @@
-"""The back office of a shop: what an agent does here is call tools, which change a database."""
+"""The back office of a shop: the agent calls tools, which read and change a database."""
 
 from .client import ToolShopEnv
 from .models import ToolShopObservation, ToolShopState, ToolShopTask

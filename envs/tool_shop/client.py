@@ -8,7 +8,7 @@ __all__ = ["ToolShopEnv"]
 
 
 class ToolShopEnv(MCPToolClient):
-    """Does one task at a time.
+    """Client of the shop, for one episode at a time.
 
     Example::
 
@@ -17,7 +17,7 @@ class ToolShopEnv(MCPToolClient):
             print([tool.name for tool in env.list_tools()])
             print(env.call_tool("search_products", query="tea"))
 
-    `call_tool` returns the result of the tool. It is not a step: it has no reward and is not counted.
-    `step(CallToolAction(...))` calls the tool as a step of the episode. In asynchronous code these are awaited.
+    `call_tool` returns the result of the tool. It is not a step: it has no reward and does not count.
+    `step(CallToolAction(...))` calls the tool as a step of the episode. Asynchronous code awaits the same calls.
     `ToolShopEnv(app=app)`, with the app of `server/app.py`, needs no server.
     """

@@ -1,4 +1,4 @@
-"""Makes reward_curve.png: an agent that learns by reward which tools to call for which kind of task, and with what.
+"""Draws reward_curve.png: an agent learns from rewards which tools and arguments fit which kind of task.
 
 In the folder above this one: `python -m tool_shop.plot` (it takes a minute, and needs matplotlib).
 """
@@ -17,14 +17,14 @@ from openenv.mcp import CallToolAction
 from .client import ToolShopEnv
 from .server.app import app
 
-__all__ = ["Clerk", "evaluate", "main", "train"]
+__all__ = ["Learner", "evaluate", "main", "train"]
 
 EPISODES = 1500
 EVERY = 50
 SEEDS = 3
 
-# What is chosen for a task. What its words have in them (an e-mail address, a number, a street) is found by patterns;
-# what to do with it is not told, and has to be learned.
+# The learner chooses one answer to each question. Patterns extract the e-mail address, number or street from the text
+# of a task, but only rewards show how to use them.
 CHOICES: dict[str, list[str]] = {
     "customer": ["by name", "by e-mail address"],
     "tool": ["place_order", "cancel_order", "refund", "update_address", "nothing"],
@@ -34,47 +34,47 @@ CHOICES: dict[str, list[str]] = {
 }
 
 
-class Clerk:
-    """Keeps what each choice was worth on average, for tasks that are worded alike; now and then tries another one.
+class Learner:
+    """Chooses the answers with the best mean reward in tasks of the same wording, or sometimes random answers.
 
     Args:
-        seed: Of what it tries.
+        seed: Seed of the random choices.
     """
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311 - a game
-        self._worth: defaultdict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.5, 1.0])
+        self._totals: defaultdict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.5, 1.0])
 
-    def choose(self, wording: str, curious: float) -> dict[str, str]:
+    def choose(self, wording: str, exploration_rate: float) -> dict[str, str]:
         chosen = {}
         for question, answers in CHOICES.items():
-            if self._random.random() < curious:
+            if self._random.random() < exploration_rate:
                 chosen[question] = self._random.choice(answers)
             else:
-                worth = [self._mean(wording, question, answer) for answer in answers]
-                best = [answer for answer, each in zip(answers, worth, strict=True) if each == max(worth)]
+                means = [self._mean(wording, question, answer) for answer in answers]
+                best = [answer for answer, mean in zip(answers, means, strict=True) if mean == max(means)]
                 chosen[question] = self._random.choice(best)
         return chosen
 
     def learn(self, wording: str, chosen: dict[str, str], reward: float) -> None:
         for question, answer in chosen.items():
-            total = self._worth[wording, question, answer]
-            total[0] = 0.95 * total[0] + reward  # what was long ago, with other choices beside it, counts less
+            total = self._totals[wording, question, answer]
+            total[0] = 0.95 * total[0] + reward  # old rewards came with other choices, so they count less
             total[1] = 0.95 * total[1] + 1.0
 
     def _mean(self, wording: str, question: str, answer: str) -> float:
-        total, count = self._worth[wording, question, answer]
+        total, count = self._totals[wording, question, answer]
         return total / count
 
 
 def wording_of(text: str) -> str:
-    """A task without its names and numbers: alike for tasks of one kind."""
+    """The text of a task without names and numbers, which is equal for similar tasks."""
     text = re.sub(r"^.*?\)|moved to .*?\.|category \w+", "", text)
     return re.sub(r"\d+", "#", text).strip()
 
 
 def episode(env: SyncMCPToolClient, text: str, chosen: dict[str, str]) -> float:
-    """Does what was chosen; what is refused, or cannot be done, is passed over."""
+    """Carries out the chosen answers and returns the reward of `finish`. A call that fails is skipped."""
     name, email = re.findall(r"^(.*?) \((\S+)\)", text)[0]
     found = _call(env, "search_customers", query=name if chosen["customer"] == "by name" else email)
     orders = _call(env, "list_orders", customer_id=found[0]["id"]) if found else []
@@ -87,22 +87,22 @@ def episode(env: SyncMCPToolClient, text: str, chosen: dict[str, str]) -> float:
 def _writes(
     env: SyncMCPToolClient, text: str, chosen: dict[str, str], customer: Any, orders: list[Any]
 ) -> list[dict[str, Any]]:
-    """The arguments of each call that changes something."""
+    """The arguments of each call of the chosen tool."""
     if chosen["tool"] == "place_order":
         item = orders[0 if chosen["product"] == "of the first order" else -1]["items"][0]
-        product = item["product_id"] if "order" in chosen["product"] else _found(env, text, chosen["product"])
-        said = re.search(r"wants (\d+) of", text)
-        counts = {"as the task says": int(said[1]) if said else 1, "as in the order": item["quantity"]}
+        product = item["product_id"] if "order" in chosen["product"] else _find_product(env, text, chosen["product"])
+        stated = re.search(r"wants (\d+) of", text)
+        counts = {"as the task says": int(stated[1]) if stated else 1, "as in the order": item["quantity"]}
         return [{"customer_id": customer["id"], "product_id": product, "quantity": counts.get(chosen["quantity"], 1)}]
     if chosen["tool"] == "update_address":
         moved = re.search(r"moved to (.*?)\.", text)
         return [{"customer_id": customer["id"], "address": moved[1] if moved else "unknown"}]
     if chosen["tool"] in ("cancel_order", "refund"):
-        return [{"order_id": order["id"]} for order in _meant(orders, chosen["orders"])]
+        return [{"order_id": order["id"]} for order in _select_orders(orders, chosen["orders"])]
     return []
 
 
-def _found(env: SyncMCPToolClient, text: str, which: str) -> int:
+def _find_product(env: SyncMCPToolClient, text: str, which: str) -> int:
     category = re.search(r"category (\w+)", text)
     goods = _call(env, "search_products", query=category[1] if category else "")
     goods = [each for each in goods if category is None or each["category"] == category[1]]
@@ -111,7 +111,7 @@ def _found(env: SyncMCPToolClient, text: str, which: str) -> int:
     return int(goods[0]["id"])
 
 
-def _meant(orders: list[Any], which: str) -> list[Any]:
+def _select_orders(orders: list[Any], which: str) -> list[Any]:
     status = {"the last delivered": "delivered", "all placed": "placed"}.get(which)
     orders = [order for order in orders if status is None or order["status"] == status][:10]
     return orders if "all" in which else orders[:1] if which == "the first" else orders[-1:]
@@ -119,27 +119,27 @@ def _meant(orders: list[Any], which: str) -> list[Any]:
 
 def _call(env: SyncMCPToolClient, tool: str, **arguments: Any) -> Any:
     result = env.step(CallToolAction(tool_name=tool, arguments=arguments))
-    seen = result.observation
-    return [] if seen.error is not None else seen.result["data"]
+    observation = result.observation
+    return [] if observation.error is not None else observation.result["data"]
 
 
-def train(env: SyncMCPToolClient, clerk: Clerk, episodes: int) -> list[float]:
-    """Rewards of tasks of the split train, with learning; it tries less and less."""
+def train(env: SyncMCPToolClient, learner: Learner, episodes: int) -> list[float]:
+    """The rewards of tasks of the split train, with learning. The exploration rate falls to 0."""
     rewards = []
     for number in range(episodes):
         text = env.reset(split="train", index=number % 300).observation.task
-        chosen = clerk.choose(wording_of(text), 0.3 * max(0.0, 1 - number / (0.75 * episodes)))
+        chosen = learner.choose(wording_of(text), 0.3 * max(0.0, 1 - number / (0.75 * episodes)))
         rewards.append(episode(env, text, chosen))
-        clerk.learn(wording_of(text), chosen, rewards[-1])
+        learner.learn(wording_of(text), chosen, rewards[-1])
     return rewards
 
 
-def evaluate(env: SyncMCPToolClient, clerk: Clerk, episodes: int = 100) -> float:
-    """The mean reward of tasks of the split test, without learning."""
+def evaluate(env: SyncMCPToolClient, learner: Learner, episodes: int = 100) -> float:
+    """The mean reward of tasks of the split test, without learning or exploration."""
     total = 0.0
     for index in range(episodes):
         text = env.reset(split="test", index=index).observation.task
-        total += episode(env, text, clerk.choose(wording_of(text), 0.0))
+        total += episode(env, text, learner.choose(wording_of(text), 0.0))
     return total / episodes
 
 
@@ -152,9 +152,9 @@ def main() -> None:
     curves, ends = [], []
     with ToolShopEnv(app=app).sync() as env:
         for seed in range(SEEDS):
-            clerk = Clerk(seed)
-            rewards = train(env, clerk, EPISODES)
-            ends.append(evaluate(env, clerk))
+            learner = Learner(seed)
+            rewards = train(env, learner, EPISODES)
+            ends.append(evaluate(env, learner))
             curves.append([sum(rewards[start : start + EVERY]) / EVERY for start in range(0, EPISODES, EVERY)])
             axes.plot(middles, curves[-1], color="#2166ac", alpha=0.25, linewidth=1)
             print(f"seed {seed}: {curves[-1][0]:.2f} -> {curves[-1][-1]:.2f}, test {ends[-1]:.2f}")  # noqa: T201

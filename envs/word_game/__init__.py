@@ -1,4 +1,4 @@
-"""A word game: find the hidden word by guesses, of which each letter is marked."""
+"""A word game: find the hidden word by guesses. The game marks each letter of a guess."""
 
 from .client import WordGameEnv
 from .models import Row, WordGameAction, WordGameObservation, WordGameState

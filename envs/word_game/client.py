@@ -10,7 +10,7 @@ __all__ = ["WordGameEnv"]
 
 
 class WordGameEnv(EnvClient[WordGameAction, WordGameObservation, WordGameState]):
-    """Plays one game at a time.
+    """Client of the word game, for one game at a time.
 
     Example::
 
@@ -19,8 +19,8 @@ class WordGameEnv(EnvClient[WordGameAction, WordGameObservation, WordGameState])
             result = env.step(WordGameAction(guess="crane"))
             print(result.observation.text, result.reward, result.done)
 
-    Arguments of `reset`, all by name: `seed`; `split` and `index` for a certain task; `length` (3, 4 or 5 letters),
-    `lexicon` (only so many words), `max_guesses`, and `words_only=False`, which takes any letters for a guess.
+    Keyword arguments of `reset`: `seed`; `split` and `index` for a certain task; `length` (3, 4 or 5 letters),
+    `lexicon` (number of words), `max_guesses`, and `words_only=False`, which allows any letters as a guess.
 
-    In asynchronous code the same calls are awaited. `WordGameEnv(env=WordGameEnvironment)` plays without a server.
+    Asynchronous code awaits the same calls. `WordGameEnv(env=WordGameEnvironment)` needs no server.
     """

@@ -1,7 +1,7 @@
 """The action, observation and state of the environment.
 
-Client and server share these classes. From the type, bounds and description of each field come the JSON Schema
-(`GET /schema`), the form of the web page, and the validation of actions.
+Client and server share these classes. The JSON Schema (`GET /schema`), the form of the web page and the validation of
+actions use the type, bounds and description of each field.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ __all__ = ["LONGEST_GUESS", "Mark", "Row", "WordGameAction", "WordGameObservatio
 LONGEST_GUESS = 64
 
 Mark = Literal["hit", "near", "miss"]
-"""`hit`: the letter is in its place; `near`: it is elsewhere in the word; `miss`: it is not, or not once more."""
+"""`hit`: the letter is in its place; `near`: it is elsewhere in the word; `miss`: it is not in the word, or not a
+further time."""
 
 
 class WordGameAction(Action):
@@ -29,28 +30,28 @@ class WordGameAction(Action):
 
     guess: str = Field(
         max_length=LONGEST_GUESS,
-        description="A word. Case and surrounding spaces do not matter; a guess that is not a word of the game also "
+        description="A word. Case and surrounding spaces do not matter. A guess that is not a word of the game also "
         "costs a turn",
     )
 
 
 class Row(BaseModel):
-    """A guess that was marked."""
+    """A marked guess."""
 
-    guess: str = Field(description="The word, in small letters")
-    marks: list[Mark] = Field(description="One for each letter")
+    guess: str = Field(description="The word, in lower case")
+    marks: list[Mark] = Field(description="The mark of each letter")
 
 
 class WordGameObservation(Observation):
-    """The answer to a command. `Observation` already has `reward` and `done`."""
+    """The board after a reset or a guess. `Observation` already has `reward` and `done`."""
 
-    text: str = Field(description="The same in words, as a prompt for a language model")
+    text: str = Field(description="The whole observation as text, for the prompt of a language model")
     valid: bool = Field(default=True, description="Whether the last guess was a word of the game")
-    board: list[Row] = Field(default_factory=list, description="The marked guesses, the first one first")
-    length: int = Field(default=5, ge=3, le=5, description="Letters of the hidden word")
+    board: list[Row] = Field(default_factory=list, description="The marked guesses, in order")
+    length: int = Field(default=5, ge=3, le=5, description="Number of letters of the hidden word")
     guesses_left: int = Field(default=6, ge=0, le=20, description="Number of remaining guesses")
     terminated: bool = Field(default=False, description="The word was found")
-    truncated: bool = Field(default=False, description="No guess remains")
+    truncated: bool = Field(default=False, description="No guess remains, and the word was not found")
     answer: str | None = Field(default=None, description="The hidden word, once the game is over")
 
 
@@ -58,9 +59,9 @@ class WordGameState(State):
     """Data for the trainer that the player does not see."""
 
     answer: str = Field(default="", description="The hidden word; empty before the first reset")
-    task: str | None = Field(default=None, description="Which task it is, such as `train/12`; None without a split")
-    length: int = Field(default=5, description="Letters of the hidden word")
-    lexicon: int = Field(default=0, description="How many words the game has")
-    max_guesses: int = Field(default=6, description="How many guesses there were at the beginning")
+    task: str | None = Field(default=None, description="Id of the task, such as `train/12`; None without a split")
+    length: int = Field(default=5, description="Number of letters of the hidden word")
+    lexicon: int = Field(default=0, description="Number of words in the game")
+    max_guesses: int = Field(default=6, description="Number of guesses in a game")
     words_only: bool = Field(default=True, description="Whether a guess must be a word of the game")
-    candidates: int = Field(default=0, description="How many words would explain all marks so far")
+    candidates: int = Field(default=0, description="Number of words that fit all marks so far")

@@ -7,7 +7,7 @@ from random import Random
 
 from ..models import Kind, Move
 from .level import Cell, Level
-from .search import shortest_way
+from .search import shortest_path
 
 __all__ = ["generate"]
 
@@ -19,21 +19,21 @@ LAVA = 0.1
 def generate(random: Random, kind: Kind, size: int) -> tuple[Level, list[Move]]:
     """A level with a path of at least `size` steps, and its shortest path.
 
-    Random obstacles without such a path are drawn again. After 50 draws, the level has no obstacles except the wall
-    with the door, and start and goal are in opposite corners.
+    Random obstacles without such a path are sampled again. After 50 attempts, the level has no obstacles except the
+    wall with the door, and start and goal are in opposite corners.
     """
     for _ in range(ATTEMPTS):
-        level = _drawn(random, kind, size)
-        way = shortest_way(level)
-        if way is not None and len(way) >= size:
-            return level, way
+        level = _sample(random, kind, size)
+        path = shortest_path(level)
+        if path is not None and len(path) >= size:
+            return level, path
     level = _plain(kind, size)
-    way = shortest_way(level)
-    assert way is not None, "a level without obstacles has a way"
-    return level, way
+    path = shortest_path(level)
+    assert path is not None, "a level without obstacles has a path"
+    return level, path
 
 
-def _drawn(random: Random, kind: Kind, size: int) -> Level:
+def _sample(random: Random, kind: Kind, size: int) -> Level:
     free = [(row, column) for row in range(size) for column in range(size)]
     random.shuffle(free)
     if kind == "door":
@@ -41,13 +41,13 @@ def _drawn(random: Random, kind: Kind, size: int) -> Level:
         door = (random.randrange(size), middle)
         walls = _column(size, middle) - {door}
         # The cells on both sides of the door stay free, since most doors would be blocked otherwise.
-        kept = {door, (door[0], middle - 1), (door[0], middle + 1)}
-        start = _take(free, lambda cell: cell[1] < middle and cell not in kept)
-        key = _take(free, lambda cell: cell[1] < middle and cell not in kept)
-        goal = _take(free, lambda cell: cell[1] > middle and cell not in kept)
+        reserved = {door, (door[0], middle - 1), (door[0], middle + 1)}
+        start = _take(free, lambda cell: cell[1] < middle and cell not in reserved)
+        key = _take(free, lambda cell: cell[1] < middle and cell not in reserved)
+        goal = _take(free, lambda cell: cell[1] > middle and cell not in reserved)
         if start is None or key is None or goal is None:
             return _plain(kind, size)
-        rest = [cell for cell in free if cell not in kept and cell not in walls]
+        rest = [cell for cell in free if cell not in reserved and cell not in walls]
         more, lava = _obstacles(rest, size, kind)
         return Level(size, start, goal, walls | more, lava, key, door)
     start, goal = free.pop(), free.pop()
@@ -55,9 +55,9 @@ def _drawn(random: Random, kind: Kind, size: int) -> Level:
     return Level(size, start, goal, walls, lava)
 
 
-def _take(free: list[Cell], wanted: Callable[[Cell], bool]) -> Cell | None:
+def _take(free: list[Cell], accept: Callable[[Cell], bool]) -> Cell | None:
     for cell in free:
-        if wanted(cell):
+        if accept(cell):
             free.remove(cell)
             return cell
     return None

@@ -21,7 +21,7 @@ from ..models import (
 from .generation import generate
 from .level import Cell, Level
 from .picture import picture
-from .tasks import SPLITS, Tasks, checked
+from .tasks import SPLITS, Tasks, check_task
 
 __all__ = ["FOR_LAVA", "FOR_THE_GOAL", "FOR_THE_KEY", "PER_STEP", "GridworldEnvironment"]
 
@@ -46,9 +46,9 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
     execution = "inline"
 
     def __init__(self, kind: Kind = "door", size: int = 8) -> None:
-        """The arguments are the defaults of those of `reset`."""
+        """The arguments are the defaults for the arguments of `reset`."""
         super().__init__()
-        self._usual = _checked(kind, size)
+        self._defaults = _check_options(kind, size)
         self._state = GridworldState()
         self._level: Level | None = None
         self._cell: Cell = (0, 0)
@@ -70,35 +70,38 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
         Args:
             seed: The same seed and arguments make the same level.
             episode_id: Id of the episode.
-            split: `train` (1000 levels) or `test` (200 others); without one the seed determines the level.
+            split: `train` (1000 levels) or `test` (200 others). Without a split and an index, the seed determines the
+                level.
             index: Index of the level in the split (by default `train`), from 0. By default the seed chooses it.
-            kind: `open` (walls), `lava` (and lava), `door` (and a door, and its key).
+            kind: `open` (walls), `lava` (walls and lava), `door` (walls, lava, and a door with its key).
             size: Number of cells per side, 4 to 16.
 
         Raises:
             InvalidArgument: The split, level, kind or size does not exist.
         """
-        chosen = _checked(self._usual[0] if kind is None else kind, self._usual[1] if size is None else size)
+        chosen = _check_options(
+            self._defaults[0] if kind is None else kind, self._defaults[1] if size is None else size
+        )
         task = self._task(split, index)
         # A task is the same level for every seed.
         random = self.rng if task is None else Random(task)  # noqa: S311 - a game
-        self._level, way = generate(random, *chosen)
+        self._level, path = generate(random, *chosen)
         self._cell, self._has_key = self._level.start, False
         self._steps_left = STEPS_PER_CELL * self._level.size**2
-        worth = FOR_THE_GOAL + PER_STEP * len(way) + (FOR_THE_KEY if self._level.door else 0)
+        best = FOR_THE_GOAL + PER_STEP * len(path) + (FOR_THE_KEY if self._level.door else 0)
         self._state = GridworldState(
             episode_id=episode_id or uuid4().hex,
             task=task,
             kind=chosen[0],
             size=chosen[1],
-            optimal_steps=len(way),
-            optimal_return=round(worth, 9),
+            optimal_steps=len(path),
+            optimal_return=round(best, 9),
         )
         # No reward (None, not 0): the agent has not acted yet.
         return self._seen(self._level)
 
     def step(self, action: GridworldAction, timeout_s: float | None = None, **kwargs: Any) -> GridworldObservation:
-        """Walks one step, unless the way is blocked."""
+        """Walks one step, unless the walker is blocked."""
         level = self._level
         if level is None or not self._steps_left:
             raise ResetRequired("no episode is running: call reset() first")
@@ -138,9 +141,9 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
             return None
         split = "train" if split is None else split
         if index is None:
-            checked(split, 0)
+            check_task(split, 0)
             index = self.rng.randrange(SPLITS[split])
-        return checked(split, index)
+        return check_task(split, index)
 
     def _seen(self, level: Level) -> GridworldObservation:
         return GridworldObservation(
@@ -152,7 +155,7 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
         )
 
 
-def _checked(kind: Any, size: Any) -> tuple[Kind, int]:
+def _check_options(kind: Any, size: Any) -> tuple[Kind, int]:
     if kind not in get_args(Kind):
         raise InvalidArgument(f"kind must be open, lava or door, not {kind!r:.40}")
     if not isinstance(size, int) or isinstance(size, bool) or not SMALLEST <= size <= LARGEST:

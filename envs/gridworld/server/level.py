@@ -47,11 +47,11 @@ class Level:
         return self
 
     def after(self, cell: Cell, has_key: bool, move: Move) -> Cell:
-        """The cell after a move: the same cell if the way is blocked."""
+        """The cell after a move: the same cell if the walker is blocked."""
         to = neighbour(cell, move)
         inside = 0 <= to[0] < self.size and 0 <= to[1] < self.size
-        barred = not inside or to in self.walls or (to == self.door and not has_key)
-        return cell if barred else to
+        blocked = not inside or to in self.walls or (to == self.door and not has_key)
+        return cell if blocked else to
 
     def rows(self, walker: Cell, has_key: bool) -> list[str]:
         """The level from above, as in the observation."""

@@ -7,37 +7,37 @@ from collections import deque
 from ..models import MOVES, Move
 from .level import Cell, Level
 
-__all__ = ["shortest_way"]
+__all__ = ["shortest_path"]
 
-_Place = tuple[Cell, bool]
+_State = tuple[Cell, bool]
 
 
-def shortest_way(level: Level) -> list[Move] | None:
+def shortest_path(level: Level) -> list[Move] | None:
     """Breadth-first search over the cell of the walker and whether it has the key.
 
     Returns:
         The moves from the start to the goal, none of them into lava. None if there is no path.
     """
-    begin: _Place = (level.start, level.start == level.key)
-    came: dict[_Place, tuple[_Place, Move] | None] = {begin: None}
-    waiting = deque([begin])
-    while waiting:
-        place = waiting.popleft()
-        if place[0] == level.goal:
-            return _moves(came, place)
+    begin: _State = (level.start, level.start == level.key)
+    previous: dict[_State, tuple[_State, Move] | None] = {begin: None}
+    queue = deque([begin])
+    while queue:
+        state = queue.popleft()
+        if state[0] == level.goal:
+            return _moves(previous, state)
         for move in MOVES:
-            cell = level.after(*place, move)
-            there = (cell, place[1] or cell == level.key)
-            if there not in came and cell not in level.lava:
-                came[there] = (place, move)
-                waiting.append(there)
+            cell = level.after(*state, move)
+            after = (cell, state[1] or cell == level.key)
+            if after not in previous and cell not in level.lava:
+                previous[after] = (state, move)
+                queue.append(after)
     return None
 
 
-def _moves(came: dict[_Place, tuple[_Place, Move] | None], end: _Place) -> list[Move]:
+def _moves(previous: dict[_State, tuple[_State, Move] | None], end: _State) -> list[Move]:
     moves: list[Move] = []
-    step = came[end]
+    step = previous[end]
     while step is not None:
         moves.append(step[1])
-        step = came[step[0]]
+        step = previous[step[0]]
     return moves[::-1]

@@ -6,14 +6,14 @@ from typing import Any
 
 from openenv.errors import InvalidArgument
 
-__all__ = ["SPLITS", "Tasks", "checked"]
+__all__ = ["SPLITS", "Tasks", "check_task"]
 
 SPLITS = {"train": 1000, "test": 200}
 """Number of levels of each split. The name of the split and the index determine a level."""
 
 
-def checked(split: Any, index: Any) -> str:
-    """The name of a task.
+def check_task(split: Any, index: Any) -> str:
+    """Returns the id of a task, after a check.
 
     Raises:
         InvalidArgument: The task does not exist.
@@ -30,7 +30,7 @@ def checked(split: Any, index: Any) -> str:
 
 
 class Tasks:
-    """The tasks of the environment (`TaskProvider`)."""
+    """The task API of the environment (`TaskProvider`)."""
 
     @staticmethod
     def list_splits() -> list[dict[str, str]]:
@@ -38,14 +38,14 @@ class Tasks:
 
     @staticmethod
     def num_tasks(split: str) -> int:
-        checked(split, 0)
+        check_task(split, 0)
         return SPLITS[split]
 
     @staticmethod
     def get_task(split: str, index: int) -> dict[str, Any]:
         if index >= Tasks.num_tasks(split):
             raise IndexError(index)
-        return {"id": checked(split, index), "split": split, "index": index}
+        return {"id": check_task(split, index), "split": split, "index": index}
 
     @staticmethod
     def get_task_range(split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The tools: what an agent may do in the shop. Their names, annotations and docstrings are what a model is told."""
+"""The tools of the shop. A model gets their names, argument types and docstrings."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pydantic import Field
 
 from .shop import Shop
 
-__all__ = ["desk"]
+__all__ = ["create_tools"]
 
 Id = Annotated[int, Field(ge=1, le=2**31)]
 Text = Annotated[str, Field(max_length=200)]
 Rows = list[dict[str, Any]]
 
 
-def desk(shop: Callable[[], Shop], finished: Callable[[], None]) -> FastMCP:
-    """The tools.
+def create_tools(shop: Callable[[], Shop], finish_episode: Callable[[], None]) -> FastMCP:
+    """The MCP server with the tools.
 
     Args:
-        shop: Gives the shop of the episode.
-        finished: Hears that the agent is done.
+        shop: Returns the shop of the episode, for each call.
+        finish_episode: Called when the agent calls `finish`.
     """
     mcp: FastMCP = FastMCP("tool_shop")
 
@@ -66,12 +66,12 @@ def desk(shop: Callable[[], Shop], finished: Callable[[], None]) -> FastMCP:
         customer_id: Id, address: Annotated[str, Field(min_length=1, max_length=200)]
     ) -> dict[str, Any]:
         """Changes the address of a customer."""
-        return shop().move(customer_id, address)
+        return shop().update_address(customer_id, address)
 
     @mcp.tool
     def finish() -> str:
         """Says that the task is done, which ends the episode."""
-        finished()
+        finish_episode()
         return "the end"
 
     return mcp

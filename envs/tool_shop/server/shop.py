@@ -1,4 +1,4 @@
-"""The shop: a database of an episode, and what may be done with it. Knows nothing of tools and tasks."""
+"""The shop: the database of an episode, and its permitted changes. This module does not depend on tools and tasks."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ STREETS = ["Oak Road", "Mill Lane", "High Street", "Park Row", "Elm Way", "Lake 
 
 
 class Shop:
-    """Customers, products, orders, in memory.
+    """Customers, products and orders, in an SQLite database in memory.
 
-    Each method is one transaction: what fails has changed nothing. Values reach the database as parameters: no text
-    is ever part of a statement. It is used by one call at a time, on whichever thread that comes.
+    Each method is one transaction: a method that fails changes nothing. Values reach the database as parameters, so a
+    text never becomes part of a statement. Calls may come from any thread, but only one at a time.
 
     Args:
-        image: A database that `image` gave; an empty one without it.
+        image: A database that `image()` returned. None creates an empty database.
     """
 
     def __init__(self, image: bytes | None = None) -> None:
-        self._base = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         if image is None:
-            self._base.executescript(_SCHEMA)
+            self._connection.executescript(_SCHEMA)
         else:
-            self._base.deserialize(image)
-        self._base.row_factory = sqlite3.Row
-        self._base.execute("pragma foreign_keys = on")
+            self._connection.deserialize(image)
+        self._connection.row_factory = sqlite3.Row
+        self._connection.execute("pragma foreign_keys = on")
 
     @classmethod
-    def drawn(cls, rng: Random) -> Shop:
-        """One with customers (two of which have the same name), products and orders."""
+    def generate(cls, rng: Random) -> Shop:
+        """A random shop with customers (two of which have the same name), products and orders."""
         shop = cls()
         names = [*_NAMES, rng.choice(_NAMES)]
         rng.shuffle(names)
-        with shop._base:
-            shop._base.execute("begin")
+        with shop._connection:
+            shop._connection.execute("begin")
             for name in names:
                 email = f"{name.split()[0].lower()}{rng.randint(10, 99)}@{rng.choice(('post', 'mail'))}.example"
                 while shop._rows("select 1 from customers where email = ?", email):
@@ -84,16 +84,16 @@ class Shop:
         return shop
 
     def image(self) -> bytes:
-        """The whole database."""
-        return self._base.serialize()
+        """The serialized database."""
+        return self._connection.serialize()
 
     def close(self) -> None:
-        self._base.close()
+        self._connection.close()
 
     # Reading.
 
     def customers(self, text: str) -> list[dict[str, Any]]:
-        """Those whose name or e-mail address has a text in it."""
+        """The customers whose name or e-mail address contains the text, at most 20."""
         return self._rows(
             "select * from customers where instr(lower(name), lower(?1)) or instr(lower(email), lower(?1)) "
             "order by id limit ?2",
@@ -105,7 +105,7 @@ class Shop:
         return self._one("customer", "select * from customers where id = ?", customer_id)
 
     def products(self, text: str) -> list[dict[str, Any]]:
-        """Those whose name or category has a text in it."""
+        """The products whose name or category contains the text, at most 20."""
         return self._rows(
             "select * from products where instr(lower(name), lower(?1)) or instr(lower(category), lower(?1)) "
             "order by id limit ?2",
@@ -114,7 +114,7 @@ class Shop:
         )
 
     def orders(self, customer_id: int) -> list[dict[str, Any]]:
-        """Of a customer, the oldest first."""
+        """The orders of a customer, the oldest first, at most 20."""
         self.customer(customer_id)
         found = self._rows("select id from orders where customer_id = ? order by id limit ?", customer_id, MOST_ROWS)
         return [self.order(each["id"]) for each in found]
@@ -131,47 +131,52 @@ class Shop:
     # Writing.
 
     def place(self, customer_id: int, product_id: int, quantity: int) -> dict[str, Any]:
-        """Orders something, to the customer's address."""
+        """Places an order of one product, to the customer's address."""
         self.customer(customer_id)
         product = self._one("product", "select * from products where id = ?", product_id)
         if not 1 <= quantity <= product["stock"]:
             raise ValueError(f"quantity is {quantity}: there are {product['stock']} of product {product_id}")
-        with self._base:
-            self._base.execute("begin")
+        with self._connection:
+            self._connection.execute("begin")
             self._run("update products set stock = stock - ? where id = ?", quantity, product_id)
             order_id = self._insert_order(customer_id, "placed", {product_id: quantity})
         return self.order(order_id)
 
     def cancel(self, order_id: int) -> dict[str, Any]:
         """Cancels an order that has not been shipped; its goods are in stock again."""
-        order = self._in_status(order_id, "placed")
-        with self._base:
-            self._base.execute("begin")
+        order = self._require_status(order_id, "placed")
+        with self._connection:
+            self._connection.execute("begin")
             for item in order["items"]:
                 self._run("update products set stock = stock + ? where id = ?", item["quantity"], item["product_id"])
             self._run("update orders set status = 'cancelled' where id = ?", order_id)
         return self.order(order_id)
 
     def refund(self, order_id: int) -> dict[str, Any]:
-        """Gives back the money for an order that was delivered."""
-        self._in_status(order_id, "delivered")
+        """Refunds an order that was delivered."""
+        self._require_status(order_id, "delivered")
         self._run("update orders set status = 'refunded' where id = ?", order_id)
         return self.order(order_id)
 
-    def move(self, customer_id: int, new_address: str) -> dict[str, Any]:
-        """Changes a customer's address; orders that were placed keep theirs."""
+    def update_address(self, customer_id: int, new_address: str) -> dict[str, Any]:
+        """Changes the address of a customer. Existing orders keep their address."""
         self.customer(customer_id)
         self._run("update customers set address = ? where id = ?", new_address, customer_id)
         return self.customer(customer_id)
 
     def facts(self) -> Counter[str]:
-        """What can be said of customers and orders, in sentences. New orders are told by what they have."""
-        told = [f"customer {each['id']} lives at {each['address']}" for each in self._rows("select * from customers")]
+        """The facts about customers and orders, as sentences.
+
+        A sentence about an order has no order id, so that the goal of a task fits a new order with any id.
+        """
+        facts = [
+            f"customer {each['id']} lives at {each['address']}" for each in self._rows("select * from customers")
+        ]
         for each in self._rows("select id from orders"):
             order = self.order(each["id"])
-            what = ", ".join(f"{item['quantity']} of product {item['product_id']}" for item in order["items"])
-            told.append(f"customer {order['customer_id']} has {what} {order['status']} to {order['address']}")
-        return Counter(told)
+            items = ", ".join(f"{item['quantity']} of product {item['product_id']}" for item in order["items"])
+            facts.append(f"customer {order['customer_id']} has {items} {order['status']} to {order['address']}")
+        return Counter(facts)
 
     def _insert_order(self, customer_id: int, status: str, goods: dict[int, int]) -> int:
         order_id = self._run(
@@ -183,25 +188,25 @@ class Shop:
             self._run("insert into items values (?, ?, ?)", order_id, product_id, quantity)
         return order_id
 
-    def _in_status(self, order_id: int, status: str) -> dict[str, Any]:
+    def _require_status(self, order_id: int, status: str) -> dict[str, Any]:
         order = self.order(order_id)
         if order["status"] != status:
-            raise ValueError(f"order {order_id} is {order['status']}: only one that is {status} can be changed so")
+            raise ValueError(f"order {order_id} is {order['status']}: this change requires the status {status}")
         return order
 
-    def _one(self, what: str, statement: str, key: int) -> dict[str, Any]:
+    def _one(self, kind: str, statement: str, key: int) -> dict[str, Any]:
         found = self._rows(statement, key)
         if not found:
-            raise ValueError(f"there is no {what} {key}")
+            raise ValueError(f"there is no {kind} {key}")
         return found[0]
 
     def _rows(self, statement: str, *values: Any) -> list[dict[str, Any]]:
-        return [dict(row) for row in self._base.execute(statement, values)]
+        return [dict(row) for row in self._connection.execute(statement, values)]
 
     def _run(self, statement: str, *values: Any) -> int:
-        return self._base.execute(statement, values).lastrowid or 0
+        return self._connection.execute(statement, values).lastrowid or 0
 
 
 def address(rng: Random) -> str:
-    """Somewhere to live."""
+    """A random address."""
     return f"{rng.randint(1, 199)} {rng.choice(STREETS)}"

@@ -1,4 +1,4 @@
-"""The tasks: a database to begin with, what a customer wants, and how the database shall be at the end."""
+"""The tasks: each has an initial database, the request of a customer, and the facts that must be true at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openenv.errors import InvalidArgument
 
 from .shop import Shop, address
 
-__all__ = ["KINDS", "SIZES", "Task", "changes", "checked", "score", "split_named", "task"]
+__all__ = ["KINDS", "SIZES", "Task", "changes", "check_index", "check_split", "score", "task"]
 
 SIZES = {"train": 300, "test": 100}
 
@@ -23,12 +23,12 @@ class Task:
     """One task.
 
     Attributes:
-        split: Where it belongs.
-        index: Which one it is there.
-        kind: What it is about.
-        text: What the agent is told.
-        image: The database to begin with.
-        wanted: What shall be true at the end, and was not at the beginning.
+        split: Name of its split.
+        index: Its index in the split.
+        kind: Its kind, a key of `KINDS`.
+        text: The request of the customer, for the agent.
+        image: The initial database.
+        wanted: The facts that must be true at the end and are false at the beginning.
     """
 
     split: str
@@ -39,26 +39,26 @@ class Task:
     wanted: Counter[str]
 
     def public(self) -> dict[str, Any]:
-        """What everybody may know."""
+        """The data of the task for the agent: without the database and the goal."""
         return {"split": self.split, "index": self.index, "kind": self.kind, "task": self.text}
 
 
-def split_named(name: Any) -> str:
-    """The name of a split.
+def check_split(name: Any) -> str:
+    """Returns the name of a split, after a check.
 
     Raises:
-        InvalidArgument: There is none.
+        InvalidArgument: The split does not exist.
     """
     if not isinstance(name, str) or name not in SIZES:
         raise InvalidArgument(f"no split {name!r:.40}: there are {', '.join(SIZES)}")
     return name
 
 
-def checked(split: str, index: Any) -> int:
-    """The place of a task in its split.
+def check_index(split: str, index: Any) -> int:
+    """Returns the index of a task, after a check.
 
     Raises:
-        InvalidArgument: There is none.
+        InvalidArgument: The task does not exist.
     """
     count = SIZES[split]
     if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
@@ -71,17 +71,17 @@ def checked(split: str, index: Any) -> int:
 
 @functools.lru_cache(maxsize=512)
 def task(split: str, index: int) -> Task:
-    """A task of a split: always the same.
+    """A task of a split. The same split and index always give the same task.
 
     Raises:
-        IndexError: There is no such task.
-        KeyError: There is no such split.
+        IndexError: The task does not exist.
+        KeyError: The split does not exist.
     """
     if not 0 <= index < SIZES[split]:
         raise IndexError(f"split {split} has tasks 0 to {SIZES[split] - 1}, not {index}")
-    rng = Random(f"{split} {index}")  # noqa: S311 - no secret is made of it
+    rng = Random(f"{split} {index}")  # noqa: S311 - not a secret
     kind = list(KINDS)[index % len(KINDS)]
-    shop = Shop.drawn(rng)
+    shop = Shop.generate(rng)
     try:
         image, before = shop.image(), shop.facts()
         text = KINDS[kind](shop, rng)
@@ -91,7 +91,11 @@ def task(split: str, index: int) -> Task:
 
 
 def score(task: Task, shop: Shop) -> float:
-    """What the end of an episode is worth: the share of what was wanted, less as much for each thing that was not."""
+    """The reward of `finish`, from 0 to 1.
+
+    It is the number of goal facts that became true, minus the number of other facts that became true, divided by the
+    number of goal facts.
+    """
     made = changes(task, shop)
     right = (made & task.wanted).total()
     wrong = (made - task.wanted).total()
@@ -99,7 +103,7 @@ def score(task: Task, shop: Shop) -> float:
 
 
 def changes(task: Task, shop: Shop) -> Counter[str]:
-    """What is true now and was not at the beginning."""
+    """The facts that are true now and were false at the beginning."""
     return shop.facts() - _before(task.split, task.index)
 
 
@@ -112,68 +116,68 @@ def _before(split: str, index: int) -> Counter[str]:
         shop.close()
 
 
-# Each does what is wanted, and says it in words.
+# Each function makes the change that the customer wants, and returns the request as text.
 
 
 def _buy(shop: Shop, rng: Random) -> str:
-    customer, quantity = _someone(shop, rng), rng.randint(1, 3)
+    customer, quantity = _choose_customer(shop, rng), rng.randint(1, 3)
     category = rng.choice(["tea", "mugs", "books", "tools"])
     cheap = rng.random() < 0.5
     goods = sorted(shop.products(category), key=lambda product: product["cents"])
     goods = [each for each in goods if each["category"] == category]
     shop.place(customer["id"], goods[0 if cheap else -1]["id"], quantity)
     which = "cheapest" if cheap else "most expensive"
-    return f"{_called(customer)} wants {quantity} of the {which} product in the category {category}. Order it."
+    return f"{_name(customer)} wants {quantity} of the {which} product in the category {category}. Order it."
 
 
 def _again(shop: Shop, rng: Random) -> str:
-    customer = _someone(shop, rng)
+    customer = _choose_customer(shop, rng)
     item = shop.orders(customer["id"])[-1]["items"][0]
     shop.place(customer["id"], item["product_id"], item["quantity"])
-    return f"{_called(customer)} wants what the last order has once more, as many of it. Order it."
+    return f"{_name(customer)} wants what the last order has once more, as many of it. Order it."
 
 
-def _give_back(shop: Shop, rng: Random) -> str:
-    customer = _someone(shop, rng, "delivered")
+def _refund(shop: Shop, rng: Random) -> str:
+    customer = _choose_customer(shop, rng, "delivered")
     last = [order for order in shop.orders(customer["id"]) if order["status"] == "delivered"][-1]
     shop.refund(last["id"])
-    return f"{_called(customer)} is not content with the last order that was delivered. Refund it, and no other."
+    return f"{_name(customer)} is not content with the last order that was delivered. Refund it, and no other."
 
 
-def _stop(shop: Shop, rng: Random) -> str:
-    customer = _someone(shop, rng, "placed")
+def _cancel(shop: Shop, rng: Random) -> str:
+    customer = _choose_customer(shop, rng, "placed")
     for order in shop.orders(customer["id"]):
         if order["status"] == "placed":
             shop.cancel(order["id"])
-    return f"{_called(customer)} wants nothing any more. Cancel all orders that can be cancelled."
+    return f"{_name(customer)} wants nothing any more. Cancel all orders that can be cancelled."
 
 
-def _relocate(shop: Shop, rng: Random) -> str:
-    customer, new = _someone(shop, rng), address(rng)
+def _move(shop: Shop, rng: Random) -> str:
+    customer, new = _choose_customer(shop, rng), address(rng)
     while new == customer["address"]:
         new = address(rng)
-    shop.move(customer["id"], new)
-    return f"{_called(customer)} has moved to {new}. Change the address."
+    shop.update_address(customer["id"], new)
+    return f"{_name(customer)} has moved to {new}. Change the address."
 
 
 KINDS: dict[str, Callable[[Shop, Random], str]] = {
     "buy": _buy,
     "again": _again,
-    "refund": _give_back,
-    "cancel": _stop,
-    "move": _relocate,
+    "refund": _refund,
+    "cancel": _cancel,
+    "move": _move,
 }
 
 
-def _someone(shop: Shop, rng: Random, status: str = "") -> dict[str, Any]:
-    """A customer, who has an order in that status."""
-    everybody = shop.customers("")
-    rng.shuffle(everybody)
-    for customer in everybody:
+def _choose_customer(shop: Shop, rng: Random, status: str = "") -> dict[str, Any]:
+    """A random customer, who has an order with the status if one is given."""
+    customers = shop.customers("")
+    rng.shuffle(customers)
+    for customer in customers:
         if not status or any(order["status"] == status for order in shop.orders(customer["id"])):
             return customer
-    raise AssertionError("no customer has such an order")
+    raise AssertionError(f"no customer has an order with the status {status}")
 
 
-def _called(customer: dict[str, Any]) -> str:
+def _name(customer: dict[str, Any]) -> str:
     return f"{customer['name']} ({customer['email']})"

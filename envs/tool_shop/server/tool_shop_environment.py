@@ -1,4 +1,4 @@
-"""The environment itself: episodes and what they are worth. The shop is in `shop.py`, its tools in `desk.py`."""
+"""The environment: episodes and their rewards. The shop is in `shop.py`, its tools are in `desk.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from openenv.mcp import CallToolAction, CallToolObservation, MCPEnvironment
 
 from ..models import ToolShopObservation, ToolShopState, ToolShopTask
 from . import tasks
-from .desk import desk
+from .desk import create_tools
 from .shop import Shop
 
 __all__ = ["MOST_CALLS", "ToolShopEnvironment"]
@@ -19,12 +19,12 @@ MOST_CALLS = 15
 
 
 class ToolShopEnvironment(MCPEnvironment):
-    """The back office of a shop, with tools over a database. What is wanted, done and nothing else, is worth 1."""
+    """The back office of a shop, with tools over a database. The reward is 1 for the goal without other changes."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self) -> None:
-        super().__init__(desk(self._at_work, self._finish))
+        super().__init__(create_tools(self._shop_for_tools, self._finish))
         self._state = ToolShopState()
         self._task: tasks.Task | None = None
         self._shop: Shop | None = None
@@ -39,21 +39,21 @@ class ToolShopEnvironment(MCPEnvironment):
         index: int | None = None,
         **kwargs: Any,
     ) -> ToolShopTask:
-        """Sets a task, with a database made anew.
+        """Starts an episode of a task, with a new database.
 
         Args:
-            seed: Chooses the task where `index` does not.
+            seed: Chooses the task if there is no `index`.
             episode_id: Id of the episode.
-            split: "train" or "test".
-            index: Which task of the split.
+            split: `train` or `test`. By default `train`.
+            index: Index of the task in the split, from 0.
 
         Raises:
-            InvalidArgument: There is no such split or task.
+            InvalidArgument: The split or task does not exist.
         """
-        split = tasks.split_named("train" if split is None else split)
-        index = self.rng.randrange(tasks.SIZES[split]) if index is None else tasks.checked(split, index)
+        split = tasks.check_split("train" if split is None else split)
+        index = self.rng.randrange(tasks.SIZES[split]) if index is None else tasks.check_index(split, index)
         self._task = tasks.task(split, index)
-        self._renew(self._task.image)
+        self._replace_shop(self._task.image)
         self._state = ToolShopState(
             episode_id=episode_id or uuid4().hex,
             split=split,
@@ -66,11 +66,11 @@ class ToolShopEnvironment(MCPEnvironment):
         return ToolShopTask(task=self._task.text, calls_left=MOST_CALLS)
 
     def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
-        """Calls a tool. A tool that fails is an answer too, for the agent to read, and changes nothing."""
-        if not isinstance(action, CallToolAction):  # the list of tools, which is not a step of the episode
+        """Calls a tool. A tool that fails changes nothing, and the agent can read its `error` in the observation."""
+        if not isinstance(action, CallToolAction):  # the request for the list of tools is not a step of the episode
             return super().step(action, timeout_s=timeout_s, **kwargs)
         if not self._playing or self._task is None:
-            raise ResetRequired("no task is set: call reset() for one")
+            raise ResetRequired("no episode is running: call reset() first")
         answer: CallToolObservation = super().step(action, timeout_s=timeout_s, **kwargs)
         self._state.step_count += 1
         calls_left = MOST_CALLS - self._state.step_count
@@ -78,7 +78,7 @@ class ToolShopEnvironment(MCPEnvironment):
         truncated = calls_left == 0 and not self._finished
         self._playing = not (self._finished or truncated)
         if not self._playing:
-            self._state.score = tasks.score(self._task, self._open()) if self._finished else 0.0
+            self._state.score = tasks.score(self._task, self._require_shop()) if self._finished else 0.0
         return ToolShopObservation(
             tool_name=answer.tool_name,
             result=answer.result,
@@ -96,13 +96,13 @@ class ToolShopEnvironment(MCPEnvironment):
 
     @property
     def state(self) -> ToolShopState:
-        # Compared here and not in `step`: tools are also called without one.
+        # `step` cannot keep this up to date: clients also call tools without a step.
         if self._task is not None and self._shop is not None:
             self._state.made = sorted(tasks.changes(self._task, self._shop).elements())
         return self._state
 
     def save_state(self) -> dict[str, Any]:
-        """The database as it is, and where the episode is."""
+        """The database, and the state of the episode."""
         return {
             "image": None if self._shop is None else self._shop.image(),
             "state": self._state,
@@ -111,20 +111,20 @@ class ToolShopEnvironment(MCPEnvironment):
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Goes on with a copy of that database."""
+        """Continues the saved episode with a copy of its database."""
         self._state = state["state"]
         self._playing, self._finished = state["playing"], state["finished"]
         index = self._state.index
         self._task = None if index is None else tasks.task(self._state.split, index)
         if state["image"] is not None:
-            self._renew(state["image"])
+            self._replace_shop(state["image"])
 
     def close(self) -> None:
         if self._shop is not None:
             self._shop.close()
             self._shop = None
 
-    # The tasks, as servers and clients ask for them.
+    # The task API (`TaskProvider`).
 
     @classmethod
     def list_splits(cls) -> list[str]:
@@ -146,21 +146,21 @@ class ToolShopEnvironment(MCPEnvironment):
     def list_tasks(cls, split: str) -> list[dict[str, Any]]:
         return cls.get_task_range(split)
 
-    def _open(self) -> Shop:
+    def _require_shop(self) -> Shop:
         if self._shop is None:
-            raise ResetRequired("the shop is closed: call reset() to open it")
+            raise ResetRequired("no episode is running: call reset() first")
         return self._shop
 
-    def _at_work(self) -> Shop:
-        """The shop for a tool, which may also be called at `/mcp`, where there are no steps."""
+    def _shop_for_tools(self) -> Shop:
+        """The shop, until `finish`. Tools check this too, since a client can call them at `/mcp` without a step."""
         if self._finished:
-            raise ResetRequired("the episode has ended with finish: call reset() for another task")
-        return self._open()
+            raise ResetRequired("the episode has ended with finish: call reset() to start another one")
+        return self._require_shop()
 
     def _finish(self) -> None:
         self._finished = True
 
-    def _renew(self, image: bytes) -> None:
+    def _replace_shop(self, image: bytes) -> None:
         if self._shop is not None:
             self._shop.close()
         self._shop = Shop(image)

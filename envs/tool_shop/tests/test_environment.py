@@ -44,7 +44,7 @@ def env() -> Iterator[SyncMCPToolClient]:
 
 
 def begin(env: SyncMCPToolClient, kind: str, split: str = "train") -> tuple[str, dict[str, Any]]:
-    """A task of a kind, and the customer whom it is about."""
+    """Starts a task of a kind. Returns its text and its customer."""
     text = env.reset(split=split, index=list(tasks.KINDS).index(kind)).observation.task
     (email,) = re.findall(r"\((\S+)\)", text)
     (customer,) = env.call_tool("search_customers", query=email)
@@ -56,7 +56,7 @@ def finish(env: SyncMCPToolClient) -> StepResult[Any]:
 
 
 def solve(env: SyncMCPToolClient, kind: str) -> StepResult[Any]:
-    """Does a task as it is meant, by tools alone."""
+    """Reaches the goal of a task by tool calls alone."""
     text, customer = begin(env, kind)
     orders = env.call_tool("list_orders", customer_id=customer["id"])
     if kind == "buy":
@@ -82,7 +82,7 @@ def solve(env: SyncMCPToolClient, kind: str) -> StepResult[Any]:
 
 
 @pytest.mark.parametrize("kind", tasks.KINDS)
-def test_a_task_that_is_done_is_worth_one(env: SyncMCPToolClient, kind: str) -> None:
+def test_the_goal_of_a_task_earns_one(env: SyncMCPToolClient, kind: str) -> None:
     result = solve(env, kind)
     assert (result.reward, result.done, result.terminated, result.truncated) == (1.0, True, True, False)
     assert env.state().made == env.state().wanted
@@ -91,12 +91,12 @@ def test_a_task_that_is_done_is_worth_one(env: SyncMCPToolClient, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", tasks.KINDS)
-def test_doing_nothing_is_worth_nothing(env: SyncMCPToolClient, kind: str) -> None:
+def test_an_unchanged_database_earns_zero(env: SyncMCPToolClient, kind: str) -> None:
     begin(env, kind)
     assert finish(env).reward == 0.0
 
 
-def test_what_was_not_wanted_costs_what_was(env: SyncMCPToolClient) -> None:
+def test_an_unwanted_change_cancels_the_reward_of_a_wanted_one(env: SyncMCPToolClient) -> None:
     text, customer = begin(env, "move")
     address = text.split("moved to ")[1].split(".")[0]
     env.call_tool("update_address", customer_id=customer["id"], address=address)
@@ -104,7 +104,7 @@ def test_what_was_not_wanted_costs_what_was(env: SyncMCPToolClient) -> None:
     assert finish(env).reward == 0.0
 
 
-def test_half_of_a_task_is_worth_half(env: SyncMCPToolClient) -> None:
+def test_half_of_the_goal_earns_half(env: SyncMCPToolClient) -> None:
     index = next(i for i in range(3, 300, 5) if tasks.task("train", i).wanted.total() == 2)
     text = env.reset(split="train", index=index).observation.task
     (customer,) = env.call_tool("search_customers", query=re.findall(r"\((\S+)\)", text)[0])
@@ -115,7 +115,7 @@ def test_half_of_a_task_is_worth_half(env: SyncMCPToolClient) -> None:
     assert finish(env).reward == 0.5
 
 
-def test_an_episode_is_cut_short_after_so_many_calls(env: SyncMCPToolClient) -> None:
+def test_an_episode_is_truncated_after_its_last_call(env: SyncMCPToolClient) -> None:
     env.reset(seed=1)
     results = [env.step(CallToolAction(tool_name="get_order", arguments={"order_id": 1})) for _ in range(MOST_CALLS)]
     assert [result.truncated for result in results] == [False] * (MOST_CALLS - 1) + [True]
@@ -138,7 +138,7 @@ def test_an_episode_is_cut_short_after_so_many_calls(env: SyncMCPToolClient) -> 
         ("none", {}),
     ],
 )
-def test_what_a_tool_refuses_is_an_answer_and_changes_nothing(
+def test_a_failed_tool_call_is_an_observation_and_changes_nothing(
     env: SyncMCPToolClient, tool: str, arguments: dict[str, Any]
 ) -> None:
     env.reset(split="train", index=0)
@@ -161,11 +161,11 @@ def test_text_never_becomes_a_statement(env: SyncMCPToolClient, text: str) -> No
     assert len(env.call_tool("search_customers", query="example")) == 9
 
 
-def test_text_that_is_none_is_refused_and_changes_nothing() -> None:
+def test_text_that_is_not_unicode_raises_and_changes_nothing() -> None:
     shop = Shop(tasks.task("train", 0).image)
     before = shop.facts()
     with pytest.raises(UnicodeEncodeError):
-        shop.move(1, "\ud800")
+        shop.update_address(1, "\ud800")
     assert shop.facts() == before
     shop.close()
 
@@ -186,7 +186,7 @@ def test_two_sessions_have_two_databases(env: SyncMCPToolClient) -> None:
         assert other.state().made == []
 
 
-def test_a_copy_goes_on_from_the_same_database_and_alone() -> None:
+def test_a_fork_continues_with_its_own_copy_of_the_database() -> None:
     first, second = ToolShopEnvironment(), ToolShopEnvironment()
     try:
         first.reset(split="train", index=0)
@@ -210,12 +210,12 @@ def test_a_copy_goes_on_from_the_same_database_and_alone() -> None:
         *({"split": "train", "index": 300}, {"index": -1}, {"index": "x"}, {"index": True}, {"index": 1.0}),
     ],
 )
-def test_a_task_that_is_not_there_is_refused(env: SyncMCPToolClient, arguments: dict[str, Any]) -> None:
+def test_an_invalid_split_or_index_raises_invalid_argument(env: SyncMCPToolClient, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=r"no split|no task"):
         env.reset(**arguments)
 
 
-def test_what_one_session_asks_for_does_not_change_the_tasks_of_others(env: SyncMCPToolClient) -> None:
+def test_an_invalid_reset_does_not_change_the_tasks_of_other_sessions(env: SyncMCPToolClient) -> None:
     before = tasks.task("train", 1)
     tasks.task.cache_clear()
     with pytest.raises(InvalidArgument):
@@ -223,7 +223,7 @@ def test_what_one_session_asks_for_does_not_change_the_tasks_of_others(env: Sync
     assert tasks.task("train", 1).text == before.text
 
 
-def test_tools_are_told_with_their_arguments(env: SyncMCPToolClient) -> None:
+def test_the_list_of_tools_has_their_arguments(env: SyncMCPToolClient) -> None:
     env.reset()
     tools = {tool.name: tool for tool in env.list_tools()}
     assert len(tools) == 9
@@ -234,11 +234,11 @@ def test_tools_are_told_with_their_arguments(env: SyncMCPToolClient) -> None:
 
 
 def test_a_seed_chooses_the_task(env: SyncMCPToolClient) -> None:
-    drawn = [env.reset(seed=seed).observation.task for seed in (7, 7, 8)]
-    assert drawn[0] == drawn[1] != drawn[2]
+    chosen = [env.reset(seed=seed).observation.task for seed in (7, 7, 8)]
+    assert chosen[0] == chosen[1] != chosen[2]
 
 
-def test_every_task_wants_something_and_says_whom_it_is_about() -> None:
+def test_every_task_has_a_goal_and_names_its_customer() -> None:
     for split, size in tasks.SIZES.items():
         for index in range(size):
             task = tasks.task(split, index)
@@ -247,15 +247,15 @@ def test_every_task_wants_something_and_says_whom_it_is_about() -> None:
     assert tasks.task("train", 0).text != tasks.task("test", 0).text
 
 
-def test_the_task_api_tells_texts_and_no_databases() -> None:
-    told = ToolShopEnvironment.get_task_range("test", 2, 5)
-    assert [each["index"] for each in told] == [2, 3, 4]
+def test_the_task_api_has_texts_and_no_databases() -> None:
+    listed = ToolShopEnvironment.get_task_range("test", 2, 5)
+    assert [each["index"] for each in listed] == [2, 3, 4]
     assert ToolShopEnvironment.num_tasks("test") == len(ToolShopEnvironment.list_tasks("test")) == 100
-    assert set(told[0]) == {"split", "index", "kind", "task"}
+    assert set(listed[0]) == {"split", "index", "kind", "task"}
 
 
-def test_a_tool_that_is_called_after_the_end_changes_nothing_on_any_road() -> None:
-    """At `/mcp`, tools are called without a step."""
+def test_a_tool_call_after_the_end_without_a_step_changes_nothing() -> None:
+    """At `/mcp`, clients call tools without a step."""
     environment = ToolShopEnvironment()
     environment.reset(split="train", index=0)
     environment.step(CallToolAction(tool_name="finish"))

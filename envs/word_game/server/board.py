@@ -32,12 +32,12 @@ _BEST = {"hit": 2, "near": 1, "miss": 0}
 
 
 def board_html(obs: Any, max_guesses: int) -> str:
-    """The marked guesses, rows for those to come, the keyboard, and one line on how it stands."""
-    # From the web page the rows come as plain data.
+    """The marked guesses, empty rows for the remaining ones, the keyboard, and a line with the state of the game."""
+    # The web page passes the rows as plain data.
     board = [Row.model_validate(row) for row in obs.board]
     rows = [_row(list(zip(row.guess, row.marks, strict=True))) for row in board]
-    to_come = 0 if obs.done else max_guesses - len(rows)
-    rows += [_row([("", "")] * obs.length)] * min(to_come, obs.guesses_left)
+    empty = 0 if obs.done else max_guesses - len(rows)
+    rows += [_row([("", "")] * obs.length)] * min(empty, obs.guesses_left)
     shown = f"<div>{''.join(rows)}</div><div>{_keyboard(board)}{_note(obs)}</div>"
     return f'<style>{_STYLE}</style><div class="wg">{shown}</div>'
 
@@ -67,5 +67,5 @@ def _note(obs: Any) -> str:
         return f'<p class="note lost">No guess remains. The word was {escape(str(obs.answer).upper())}.</p>'
     left = f"{obs.guesses_left} {'guess' if obs.guesses_left == 1 else 'guesses'} left."
     if not obs.valid:
-        return f'<p class="note"><span class="bad">That was no word of the game; it cost a turn.</span> {left}</p>'
+        return f'<p class="note"><span class="bad">That is not a word of the game; it cost a turn.</span> {left}</p>'
     return f'<p class="note">{left}</p>'

@@ -1,4 +1,4 @@
-"""How a guess is marked, and which words would have been marked alike."""
+"""The marks of a guess, and the words that fit them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ _MARKS: tuple[Mark, Mark, Mark] = ("miss", "near", "hit")
 
 
 def marks_of(guess: str, answer: str) -> list[Mark]:
-    """One mark for each letter; a letter is marked `near` only as often as the answer still has it."""
+    """The mark of each letter. A letter gets `near` only as often as it occurs at other positions of the answer."""
     return [_MARKS[digit] for digit in _digits(guess, answer)]
 
 
 def candidates_after(candidates: tuple[int, ...], guess: str, answer: str) -> tuple[int, ...]:
-    """Those candidates that explain the marks of a guess.
+    """The candidates that fit the marks of a guess.
 
     Args:
-        candidates: Places in `words(len(answer))`.
-        guess: What was guessed.
-        answer: What it was compared with.
+        candidates: Indices in `words(len(answer))`.
+        guess: The guessed word.
+        answer: The hidden word.
     """
-    seen = _pattern(_digits(guess, answer))
+    pattern = _pattern(_digits(guess, answer))
     patterns = _patterns(guess)
-    return tuple(place for place in candidates if patterns[place] == seen)
+    return tuple(index for index in candidates if patterns[index] == pattern)
 
 
 @lru_cache(maxsize=4096)
 def _patterns(guess: str) -> bytes:
-    """What the guess would get for each word of its length."""
+    """The pattern of the guess for each word of its length as the answer."""
     return bytes(_pattern(_digits(guess, answer)) for answer in words(len(guess)))
 
 
@@ -40,14 +40,14 @@ def _pattern(digits: list[int]) -> int:
     number = 0
     for digit in digits:
         number = 3 * number + digit
-    return number  # below 3**5, a byte
+    return number  # below 3**5, so it fits in a byte
 
 
 def _digits(guess: str, answer: str) -> list[int]:
-    digits = [2 if mine == theirs else 0 for mine, theirs in zip(guess, answer, strict=True)]
-    rest = [theirs for theirs, digit in zip(answer, digits, strict=True) if not digit]
-    for place, letter in enumerate(guess):
-        if not digits[place] and letter in rest:
+    digits = [2 if guessed == hidden else 0 for guessed, hidden in zip(guess, answer, strict=True)]
+    rest = [hidden for hidden, digit in zip(answer, digits, strict=True) if not digit]
+    for index, letter in enumerate(guess):
+        if not digits[index] and letter in rest:
             rest.remove(letter)
-            digits[place] = 1
+            digits[index] = 1
     return digits

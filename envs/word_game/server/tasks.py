@@ -1,4 +1,4 @@
-"""The tasks: one for each word that may be the answer, in splits that share no word."""
+"""The tasks: one for each word that can be the answer, in splits that share no word."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from openenv.errors import InvalidArgument
 
 from .lexicon import LENGTHS, words, words_of_split
 
-__all__ = ["SPLITS", "Split", "Tasks", "split_named"]
+__all__ = ["SPLITS", "Split", "Tasks", "find_split"]
 
 
 class Split(NamedTuple):
-    """Which words may be the answer."""
+    """A split: words of one length that can be the answer."""
 
     name: str
     type: str
@@ -26,11 +26,11 @@ SPLITS = tuple(
 )
 
 
-def split_named(name: Any) -> Split:
-    """The split of a name.
+def find_split(name: Any) -> Split:
+    """The split of this name.
 
     Raises:
-        InvalidArgument: There is none.
+        InvalidArgument: The split does not exist.
     """
     for split in SPLITS:
         if split.name == name:
@@ -39,7 +39,7 @@ def split_named(name: Any) -> Split:
 
 
 class Tasks:
-    """What the environment says of its tasks (`TaskProvider`). A task says where it is, and not its answer."""
+    """The task API of the environment (`TaskProvider`). A task has its split and index, but not its answer."""
 
     @staticmethod
     def list_splits() -> list[dict[str, str]]:
@@ -47,15 +47,15 @@ class Tasks:
 
     @staticmethod
     def num_tasks(split: str) -> int:
-        named = split_named(split)
-        return len(words_of_split(words(named.length), named.type))
+        found = find_split(split)
+        return len(words_of_split(words(found.length), found.type))
 
     @staticmethod
     def get_task(split: str, index: int) -> dict[str, Any]:
-        named = split_named(split)
+        found = find_split(split)
         if not 0 <= index < Tasks.num_tasks(split):
             raise IndexError(index)
-        return {"id": f"{split}/{index}", "split": split, "index": index, "length": named.length}
+        return {"id": f"{split}/{index}", "split": split, "index": index, "length": found.length}
 
     @staticmethod
     def get_task_range(split: str, start: int | None = None, stop: int | None = None) -> list[dict[str, Any]]:

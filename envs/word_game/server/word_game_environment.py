@@ -1,4 +1,4 @@
-"""The environment: one hidden word, and a few guesses to find it."""
+"""The environment: a hidden word, and a few guesses to find it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from .lexicon import words_of_split
 from .marking import candidates_after, marks_of
 from .prompt import marked, welcome
 from .rules import FOR_NONSENSE, Rules
-from .tasks import Tasks, split_named
+from .tasks import Tasks, find_split
 
 __all__ = ["WordGameEnvironment"]
 
-OFFERED = 12
+MAX_SUGGESTIONS = 12
 
 
 class WordGameEnvironment(Tasks, Environment[WordGameAction, WordGameObservation, WordGameState]):
-    """Find the hidden word. Each letter of a guess is marked: in its place, elsewhere in the word, or not in it."""
+    """Find the hidden word. Each letter of a guess gets a mark: in its place, elsewhere in the word, or not in it."""
 
-    # Instances share nothing but the word lists, which nobody changes, so a server may hold many of them.
+    # Instances share only the word lists, which never change, so a server can run many sessions.
     SUPPORTS_CONCURRENT_SESSIONS = True
-    SHOW_STATE = False  # it has the answer
+    SHOW_STATE = False  # the state contains the answer
 
     def __init__(
         self, length: int = 5, lexicon: int | None = None, max_guesses: int = 6, words_only: bool = True
     ) -> None:
-        """The arguments are those of `reset`, for games that do not say otherwise."""
+        """The arguments are the defaults for the arguments of `reset`."""
         super().__init__()
-        self._usual = Rules(length, lexicon, max_guesses, words_only)
-        self._rules = self._usual
+        self._defaults = Rules(length, lexicon, max_guesses, words_only)
+        self._rules = self._defaults
         self._state = WordGameState()
         self._board: list[Row] = []
-        # Places of words in the list; a tuple, which a copy of the environment shares.
+        # Indices in the word list. A copy of the environment shares this tuple.
         self._candidates: tuple[int, ...] = ()
         self._playing = False
 
@@ -54,45 +54,46 @@ class WordGameEnvironment(Tasks, Environment[WordGameAction, WordGameObservation
         words_only: bool | None = None,
         **kwargs: Any,
     ) -> WordGameObservation:
-        """Hides a word.
+        """Starts a game with a hidden word.
 
         Args:
             seed: The same seed and arguments hide the same word.
             episode_id: Id of the episode.
-            split: `train` or `test` (`train-4`, `test-3`, ... for shorter words); without one it is any word.
-            index: Which task of the split (of `train`, without one), from 0; without it the seed chooses.
-            length: Letters of the word: 3, 4 or 5.
-            lexicon: Play with so many words only; a split then has those of its own among them.
-            max_guesses: How many guesses there are, 1 to 20.
-            words_only: Whether a guess must be a word of the game; else any letters will do.
+            split: `train` or `test` (`train-4`, `test-3`, ... for shorter words). Without a split and an index, the
+                game can hide any of its words.
+            index: Index of the task in the split (by default `train`), from 0. By default the seed chooses it.
+            length: Number of letters of the word: 3, 4 or 5.
+            lexicon: Number of words in the game. A split has a part of them.
+            max_guesses: Number of guesses, 1 to 20.
+            words_only: Whether a guess must be a word of the game. If False, any letters are a guess.
 
         Raises:
-            InvalidArgument: There is no such split, task or game.
+            InvalidArgument: The split or task does not exist, or an option is out of bounds.
         """
         if split is None and index is not None:
             split = "train"
         if split is not None:
-            of_split = split_named(split).length
-            if length is not None and length != of_split:
+            split_length = find_split(split).length
+            if length is not None and length != split_length:
                 raise InvalidArgument(
-                    f"split {split!r} has words of {of_split} letters, and length is {length!r:.40}"
+                    f"split {split!r} has words of {split_length} letters, and length is {length!r:.40}"
                 )
-            length = of_split
-        usual = self._usual
+            length = split_length
+        defaults = self._defaults
         rules = Rules(
-            usual.length if length is None else length,
-            usual.lexicon if lexicon is None else lexicon,
-            usual.max_guesses if max_guesses is None else max_guesses,
-            usual.words_only if words_only is None else words_only,
+            defaults.length if length is None else length,
+            defaults.lexicon if lexicon is None else lexicon,
+            defaults.max_guesses if max_guesses is None else max_guesses,
+            defaults.words_only if words_only is None else words_only,
         )
         self._begin(rules, *self._choose(rules, split, index), episode_id or uuid4().hex)
         # No reward (None, not 0): the agent has not acted yet.
         return self._seen(welcome(rules))
 
     def step(self, action: WordGameAction, timeout_s: float | None = None, **kwargs: Any) -> WordGameObservation:
-        """Marks a guess. What cannot be guessed is said in words and costs a turn: a model learns from it too."""
+        """Marks a guess. An invalid one costs a turn, and its observation has the reason: models learn from both."""
         if not self._playing:
-            raise ResetRequired("no game is running: call reset() to begin one")
+            raise ResetRequired("no game is running: call reset() first")
         state, rules = self._state, self._rules
         state.step_count += 1
         guess = action.guess.strip().lower()
@@ -114,30 +115,30 @@ class WordGameEnvironment(Tasks, Environment[WordGameAction, WordGameObservation
         return self._state
 
     def render_web(self, observation: Any) -> str:
-        """The board. It is drawn from the observation alone, so it shows what the player knows, and no more."""
+        """The board, drawn from the observation alone, so that the page never shows the hidden word during a game."""
         return board_html(observation, self._state.max_guesses)
 
     def web_actions(self, observation: Any) -> Sequence[tuple[str, dict[str, Any]]]:
-        """Some words that would explain all marks so far: those of the list's first ones, the answer or not."""
+        """The first words of the list that fit all marks so far. The answer need not be among them."""
         if observation.done or not self._playing:
             return []
         words = self._rules.words
-        shown = sorted(words[place] for place in self._candidates[:OFFERED])
+        shown = sorted(words[index] for index in self._candidates[:MAX_SUGGESTIONS])
         return [(word, {"guess": word}) for word in shown]
 
     def _choose(self, rules: Rules, split: str | None, index: int | None) -> tuple[str, str | None]:
-        """The answer, and the name of the task."""
+        """The answer, and the id of the task."""
         if split is None:
             return self.rng.choice(rules.words), None
-        there = words_of_split(rules.words, split_named(split).type)
+        answers = words_of_split(rules.words, find_split(split).type)
         if index is None:
-            index = self.rng.randrange(len(there))
-        elif not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(there):
+            index = self.rng.randrange(len(answers))
+        elif not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(answers):
             raise InvalidArgument(
-                f"split {split!r} has no task {index!r:.40}: there are {len(there)}, from 0 to {len(there) - 1}",
-                data={"num_tasks": len(there)},
+                f"split {split!r} has no task {index!r:.40}: there are {len(answers)}, from 0 to {len(answers) - 1}",
+                data={"num_tasks": len(answers)},
             )
-        return there[index], f"{split}/{index}"
+        return answers[index], f"{split}/{index}"
 
     def _begin(self, rules: Rules, answer: str, task: str | None, episode_id: str) -> None:
         self._rules = rules
@@ -156,19 +157,19 @@ class WordGameEnvironment(Tasks, Environment[WordGameAction, WordGameObservation
         )
 
     def _mark(self, guess: str, found: bool) -> float:
-        """Puts a guess on the board; returns what it is worth."""
+        """Puts a guess on the board and returns its reward."""
         before = len(self._candidates)
         self._candidates = candidates_after(self._candidates, guess, self._state.answer)
         self._state.candidates = len(self._candidates)
         self._board.append(Row(guess=guess, marks=marks_of(guess, self._state.answer)))
-        return self._rules.worth(before, len(self._candidates), found)
+        return self._rules.reward(before, len(self._candidates), found)
 
     def _seen(self, text: str, valid: bool = True) -> WordGameObservation:
         left = self._rules.max_guesses - self._state.step_count
         over = "" if self._playing else f" The word was {self._state.answer}."
-        ask = f" {left} {'guess' if left == 1 else 'guesses'} left." if self._playing else over
+        note = f" {left} {'guess' if left == 1 else 'guesses'} left." if self._playing else over
         return WordGameObservation(
-            text=text + ask,
+            text=text + note,
             valid=valid,
             board=list(self._board),
             length=self._rules.length,

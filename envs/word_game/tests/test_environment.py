@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from word_game import WordGameAction, WordGameEnv, WordGameObservation, WordGameState
-from word_game.plot import Reader, episode
+from word_game.plot import VocabularyPlayer, episode
 from word_game.server.lexicon import LENGTHS, words
 from word_game.server.marking import candidates_after, marks_of
 from word_game.server.word_game_environment import WordGameEnvironment
@@ -55,24 +55,24 @@ def signs(guess: str, answer: str) -> str:
         ("allow", "llama", "?+?--"),
     ],
 )
-def test_letters_are_marked_as_often_as_they_are_there(guess: str, answer: str, expected: str) -> None:
+def test_letters_are_marked_as_often_as_the_word_has_them(guess: str, answer: str, expected: str) -> None:
     assert signs(guess, answer) == expected
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_the_words_are_what_they_should_be(length: int) -> None:
+def test_the_word_lists_are_unique_lower_case_words_of_their_length(length: int) -> None:
     there = words(length)
     assert len(set(there)) == len(there) >= 200
     assert all(len(word) == length and word.isascii() and word.islower() for word in there)
 
 
-def test_candidates_are_the_words_that_explain_the_marks() -> None:
+def test_candidates_are_the_words_that_fit_the_marks() -> None:
     there = words(5)
     left = candidates_after(tuple(range(len(there))), "crane", "cheap")
     assert {there[place] for place in left} == {word for word in there if signs("crane", word) == "+-?-?"}
 
 
-def test_a_found_word_is_worth_one_and_all_the_information_less_the_guesses(env: Env) -> None:
+def test_a_found_word_earns_one_and_all_information_minus_the_guesses(env: Env) -> None:
     for seed in range(5):
         env.reset(seed=seed)
         guesses = ["crane", "moist", env.state().answer]
@@ -84,7 +84,7 @@ def test_a_found_word_is_worth_one_and_all_the_information_less_the_guesses(env:
         env.step(WordGameAction(guess="crane"))
 
 
-def test_no_guess_earns_more_than_half_by_information_alone(env: Env) -> None:
+def test_information_alone_earns_at_most_half(env: Env) -> None:
     env.reset(seed=4)
     answer = env.state().answer
     others = [word for word in words(5) if word != answer][:6]
@@ -95,23 +95,23 @@ def test_no_guess_earns_more_than_half_by_information_alone(env: Env) -> None:
     assert -0.3 <= sum(float(result.reward or 0) for result in results) <= 0.5 - 0.3 + 1e-9
 
 
-@pytest.mark.parametrize("nonsense", ["", "zzzzz", "two words", "crânes", "abcdefgh", "12345", "\x00" * 5])
-def test_nonsense_costs_a_turn_and_the_game_goes_on(env: Env, nonsense: str) -> None:
+@pytest.mark.parametrize("guess", ["", "zzzzz", "two words", "crânes", "abcdefgh", "12345", "\x00" * 5])
+def test_an_invalid_guess_costs_a_turn_and_the_game_continues(env: Env, guess: str) -> None:
     first = env.reset(seed=1)
-    result = env.step(WordGameAction(guess=nonsense))
+    result = env.step(WordGameAction(guess=guess))
     assert (result.reward, result.done, result.observation.valid) == (-0.1, False, False)
     assert result.observation.guesses_left == first.observation.guesses_left - 1
     assert result.observation.board == []
 
 
-def test_a_text_that_is_much_too_long_is_no_action(env: Env) -> None:
+def test_a_text_over_the_limit_is_an_invalid_action(env: Env) -> None:
     env.reset(seed=1)
     with pytest.raises(InvalidAction, match="guess"):
         env.step(WordGameAction.model_construct(guess="crane" * 100))
     assert env.step(WordGameAction(guess="  CRANE ")).observation.board[0].guess == "crane"
 
 
-def test_the_player_is_not_told_the_word_before_the_end(env: Env) -> None:
+def test_observations_do_not_contain_the_word_before_the_end(env: Env) -> None:
     for seed in range(20):
         result = env.reset(seed=seed)
         answer = env.state().answer
@@ -131,7 +131,7 @@ def test_the_same_seed_hides_the_same_word(env: Env) -> None:
     assert len(set(hidden)) > 2
 
 
-def test_splits_share_no_word_and_have_all_of_them(env: Env) -> None:
+def test_splits_share_no_word_and_contain_all_words(env: Env) -> None:
     tasks = WordGameEnvironment()
     assert [split["name"] for split in tasks.list_splits()] == [
         "train",
@@ -156,7 +156,7 @@ def test_splits_share_no_word_and_have_all_of_them(env: Env) -> None:
         assert not hidden["train"] & hidden["test"]
 
 
-def test_a_split_without_an_index_is_chosen_by_the_seed(env: Env) -> None:
+def test_the_seed_chooses_a_task_of_the_split(env: Env) -> None:
     seen = set()
     for seed in (1, 1, 2, 3):
         env.reset(seed=seed, split="test-4")
@@ -165,7 +165,7 @@ def test_a_split_without_an_index_is_chosen_by_the_seed(env: Env) -> None:
     assert all(str(task).startswith("test-4/") for task in seen)
 
 
-def test_a_small_game_is_small(env: Env) -> None:
+def test_reset_options_make_a_game_smaller(env: Env) -> None:
     env.reset(seed=1, length=3, lexicon=16, max_guesses=2, words_only=False)
     state = env.state()
     assert (state.length, state.lexicon, state.candidates) == (3, 16, 16)
@@ -177,14 +177,14 @@ def test_a_small_game_is_small(env: Env) -> None:
     assert env.state().length == 5
 
 
-def test_a_game_may_be_small_from_the_beginning() -> None:
+def test_constructor_options_make_games_smaller() -> None:
     environment = WordGameEnvironment(length=4, lexicon=20, max_guesses=3, words_only=False)
     assert environment.reset(seed=1).guesses_left == 3
     assert environment.state.lexicon == 20
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"split": "tain"}, "no split 'tain': there are train, test"),
         ({"split": "test", "index": 176}, "there are 176, from 0 to 175"),
@@ -199,15 +199,16 @@ def test_a_game_may_be_small_from_the_beginning() -> None:
         ({"words_only": "no"}, "words_only must be true or false"),
     ],
 )
-def test_a_game_that_is_not_there_is_the_callers_mistake(env: Env, arguments: dict[str, Any], said: str) -> None:
+def test_an_invalid_option_raises_and_the_running_game_continues(
+    env: Env, arguments: dict[str, Any], message: str
+) -> None:
     env.reset(seed=1)
-    with pytest.raises(InvalidArgument, match=said):
+    with pytest.raises(InvalidArgument, match=message):
         env.reset(**arguments)
-    # The game that was played is still there.
     assert env.step(WordGameAction(guess="crane")).observation.guesses_left == 5
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_fork_is_independent() -> None:
     environment = WordGameEnvironment()
     environment.reset(seed=5)
     environment.step(WordGameAction(guess="crane"))
@@ -228,11 +229,11 @@ def test_the_web_page_has_a_board_and_buttons_and_no_script() -> None:
     assert all(environment._rules.fault(action["guess"]) is None for _, action in buttons)
     seen = environment.step(WordGameAction(guess="crane"))
     assert 'class="tile' in environment.render_web(seen)
-    plain = SimpleNamespace(**seen.model_dump())  # as the server has it for the page
+    plain = SimpleNamespace(**seen.model_dump())  # as the server passes it for the page
     assert environment.render_web(plain) == environment.render_web(seen)
     assert environment.web_actions(plain) == environment.web_actions(seen)
     seen = environment.step(WordGameAction(guess="<b>hi"))
-    assert "no word of the game" in environment.render_web(seen)
+    assert "not a word of the game" in environment.render_web(seen)
     assert "<b>" not in environment.render_web(seen)
     while not seen.done:
         guess = environment.web_actions(seen)[0][1]["guess"]
@@ -243,7 +244,7 @@ def test_the_web_page_has_a_board_and_buttons_and_no_script() -> None:
 
 def test_a_player_that_learns_words_earns_more(env: Env) -> None:
     """The learner of plot.py, in a small game."""
-    reader, small = Reader(seed=1), {"length": 3, "lexicon": 40, "split": "train-3"}
-    rewards = [episode(env, reader, True, seed=seed, **small)[0] for seed in range(120)]
+    player, small = VocabularyPlayer(seed=1), {"length": 3, "lexicon": 40, "split": "train-3"}
+    rewards = [episode(env, player, True, seed=seed, **small)[0] for seed in range(120)]
     thirds = [sum(rewards[start : start + 40]) / 40 for start in (0, 40, 80)]
     assert all(earlier < later for earlier, later in pairwise(thirds))
