@@ -267,13 +267,12 @@ class ServeCommand(click.Command):
     """Its help ends with the settings that have no option."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [_SETTINGS[name] for name in _NO_OPTION]
+        rows = []
+        for row in (_SETTINGS[name] for name in _NO_OPTION):
+            default = "" if row.default is None else f" [default {row.default}]"
+            rows.append((row.variable, f"{row.description}{default}"))
         with formatter.section("Further variables"):
-            formatter.write_dl([(row.variable, f"{row.description}{_default_words(row.default)}") for row in rows])
-
-
-def _default_words(default: Any) -> str:
-    return "" if default is None else f" [default {default}]"
+            formatter.write_dl(rows)
 
 
 # The kernel cuts it to its own limit (net.core.somaxconn).

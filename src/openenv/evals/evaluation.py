@@ -99,7 +99,7 @@ class Evaluation:
                 for _ in range(self.players):
                     group.create_task(self._play_cases())
         except BaseExceptionGroup as group:
-            raise _first(group) from None
+            raise group.exceptions[0] from None  # it cancelled the others
         return self.report()
 
     def close(self) -> None:
@@ -185,12 +185,6 @@ class Evaluation:
         episode.attempts = progress.attempts
         self.episodes.append(episode)
         self._on_episode(episode)
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error in a group, which cancelled the other tasks."""
-    error = group.exceptions[0]
-    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 async def evaluate(
