@@ -1,4 +1,4 @@
-"""Prints the table of `docs/validate.md`: all checks of `openenv validate`."""
+"""Print the table of `docs/validate.md`: all checks of `openenv validate`."""
 
 from openenv.project.checks import Level
 from openenv.project.checks.examination import CODE_CHECKS, FILE_CHECKS

@@ -1,4 +1,4 @@
-"""Rewrites the generated parts of `docs/protocol.md`, and `docs/protocol.schema.json`, from the message types.
+"""Rewrite the generated parts of `docs/protocol.md`, and `docs/protocol.schema.json`, from the message types.
 
 `python scripts/protocol_tables.py` runs it. A test checks that both files are current.
 """

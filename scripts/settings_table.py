@@ -1,4 +1,4 @@
-"""Prints `docs/settings.md`: `python scripts/settings_table.py > docs/settings.md`."""
+"""Print `docs/settings.md`: `python scripts/settings_table.py > docs/settings.md`."""
 
 from collections.abc import Iterable
 

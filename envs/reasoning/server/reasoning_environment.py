@@ -30,8 +30,8 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
             InvalidArgument: The task does not exist, or `tries` is not 1 to 10.
         """
         super().__init__()
-        self._usual_task = None if task is None else checked_name(task)
-        self._usual_tries = _checked(tries)
+        self._default_task = None if task is None else checked_name(task)
+        self._default_tries = _checked(tries)
         self._state = ReasoningState()
         self._asked: Question | None = None
         self._tries_left = 0
@@ -59,10 +59,10 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
         Raises:
             InvalidArgument: The task, split or question does not exist, or `tries` is not 1 to 10.
         """
-        allowed = _checked(self._usual_tries if tries is None else tries)
+        allowed = _checked(self._default_tries if tries is None else tries)
         kind = "train" if split is None else split
         if task is None and "/" not in str(kind):
-            task = self._usual_task
+            task = self._default_task
         named = split_named(kind, task)
         name, place = named.place(self.rng.randrange(len(named)) if index is None else index)
         asked = question(name, named.kind, place)
