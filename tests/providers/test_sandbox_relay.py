@@ -78,6 +78,8 @@ async def test_places_are_moved_behind_the_path(there: bytes, here: bytes) -> No
         (NotReady("soon"), 503),
         (ConnectTimeout("late"), 504),
         (ConnectionFailed("cut"), 502),
+        (ConnectionFailed("half of a pair: \ud800"), 502),
+        (NotReady("soon", data={"left_s": float("inf")}), 503),
     ],
 )
 def test_every_error_has_its_status(error: OpenEnvError, status: int) -> None:

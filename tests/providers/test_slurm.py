@@ -574,6 +574,29 @@ async def test_while_the_controller_is_busy_what_is_known_stands(stand_in: Calla
     assert (await queue.job("7_0")).state == "RUNNING"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_asks_its_own_questions(stand_in: Callable[..., Path]) -> None:
+    row = _line(("7", 24), ("0", 24), ("RUNNING", 24), ("1", 12), ("None", 64), ("n0", 256))
+    stand_in(squeue=f'echo "{row}"')
+    queue = JobStates()
+
+    async def under_way() -> list[str]:
+        queue.watch(["7_0"])
+        async with asyncio.timeout(10.0):
+            return await queue.under_way(["7_0"])
+
+    assert asyncio.run(under_way()) == ["7_0"]
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = int(asyncio.run(under_way()) != ["7_0"])
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 async def test_what_the_controller_has_forgotten_the_accounting_may_know(
     stand_in: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -331,3 +331,8 @@ def test_anything_becomes_plain(value, expected):
     outcome = plain(value)
     assert outcome == expected
     assert type(json.loads(json.dumps(outcome))) is type(expected)
+
+
+def test_arrays_keep_their_byte_order() -> None:
+    space = spaces.Box(-1, 1, (2,), np.dtype(">f4"))
+    assert codec_of(space).decode([0.5, 0.5]).dtype == space.dtype

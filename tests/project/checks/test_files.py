@@ -97,24 +97,61 @@ def test_without_a_pyproject_it_cannot_be_installed(project: Path) -> None:
     assert found(project)["static.package"].outcome is Outcome.SKIPPED
 
 
-def test_a_wheel_has_the_data_that_its_code_names(project: Path) -> None:
-    data = project / "server" / "data"
-    data.mkdir()
-    (data / "tasks.json").write_text("[]")
-    with (project / "server" / "app.py").open("a") as module:
-        module.write('\nTASKS = "data/tasks.json"\n')
-    assert found(project) == {}  # hatchling packs all files
-    change(project / "pyproject.toml", '["hatchling"]', '["setuptools>=64"]')
-    change(project / "pyproject.toml", "hatchling.build", "setuptools.build_meta")
-    with (project / "pyproject.toml").open("a") as settings:
-        settings.write('[tool.setuptools]\npackages = ["maze", "maze.server"]\n')
-        settings.write('package-dir = { maze = ".", "maze.server" = "server" }\n')
+SETUPTOOLS = """
+[tool.setuptools]
+packages = ["maze", "maze.server"]
+package-dir = { maze = "." }
+"""
+
+
+@pytest.fixture
+def wheel(project: Path) -> Path:
+    """A project built by setuptools, with code that names a file of data."""
+    pyproject = project / "pyproject.toml"
+    change(pyproject, '["hatchling"]', '["setuptools>=64"]')
+    change(pyproject, "hatchling.build", "setuptools.build_meta")
+    pyproject.write_text(pyproject.read_text() + SETUPTOOLS)
+    (project / "server" / "data").mkdir()
+    (project / "server" / "data" / "tasks.json").write_text("[]")
+    app = project / "server" / "app.py"
+    app.write_text(app.read_text() + '\nTASKS = "data/tasks.json"\n')
+    return pyproject
+
+
+def test_a_wheel_lacks_the_data_that_its_code_names(project: Path, wheel: Path) -> None:
     finding = found(project)["static.data"]
     assert finding.outcome is Outcome.WARNING
     assert "server/data/tasks.json" in finding.saw
     assert "'data/*.json' to maze.server" in str(finding.mend)
-    with (project / "pyproject.toml").open("a") as settings:
-        settings.write('[tool.setuptools.package-data]\n"maze.server" = ["data/*.json"]\n')
+
+
+@pytest.mark.parametrize("pattern", ["data/*.json", "data/*", "data/**", "**/*.json"])
+def test_a_wheel_has_the_data_of_its_globs(project: Path, wheel: Path, pattern: str) -> None:
+    wheel.write_text(f'{wheel.read_text()}[tool.setuptools.package-data]\n"maze.server" = ["{pattern}"]\n')
+    assert found(project) == {}
+
+
+@pytest.mark.parametrize("pattern", ["", "/data/*", "data/**.txt", "[", "../*"])
+def test_globs_that_find_nothing_are_no_data(project: Path, wheel: Path, pattern: str) -> None:
+    wheel.write_text(f'{wheel.read_text()}[tool.setuptools.package-data]\n"*" = ["{pattern}"]\n')
+    assert found(project)["static.data"].outcome is Outcome.WARNING
+
+
+def test_a_wheel_needs_no_data_that_its_modules_do_not_name(project: Path, wheel: Path) -> None:
+    change(project / "server" / "app.py", "data/tasks.json", "nothing")
+    (project / "tests" / "cases").mkdir(parents=True)
+    (project / "tests" / "cases" / "one.json").touch()
+    (project / "tests" / "test_all.py").write_text('CASES = "tests/cases/one.json"\n')
+    (project / ".dockerignore").unlink(missing_ok=True)
+    assert found(project) == {}
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_data_that_others_choose_is_not_judged(project: Path, wheel: Path, manifest: bool) -> None:
+    if manifest:
+        (project / "MANIFEST.in").write_text("graft server/data\n")
+    else:
+        change(wheel, '"setuptools>=64"', '"setuptools>=64", "setuptools-scm"')
     assert found(project) == {}
 
 

@@ -148,7 +148,8 @@ def _discrete(space: spaces.Discrete) -> SpaceCodec:
 def _array(space: Space[Any]) -> SpaceCodec:
     """Nested lists, or a number for the shape `()`."""
     low, high = limits_of(space)
-    dtype, shape = np.dtype(dtype_of(space)), low.shape
+    dtype_of(space)  # refuses types that JSON cannot carry
+    dtype, shape = np.dtype(space.dtype), low.shape
     return SpaceCodec(
         array_type(low, high, dtype),
         lambda member: member.tolist() if type(member) is np.ndarray else np.asarray(member).tolist(),

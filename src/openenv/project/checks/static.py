@@ -8,7 +8,8 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
+from glob import glob
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -28,6 +29,8 @@ from ..manifest import FILE_NAME, FrontMatter, Project, remarks
 # Values that the Hub accepts.
 _COLORS = ("red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray")
 _SHORT_DESCRIPTION = 60
+# Folders of a package whose files belong in no wheel.
+_NO_DATA = {"tests", "docs"}
 _OURS = re.compile(r"openenv(-core)?\b", re.IGNORECASE)
 
 
@@ -90,32 +93,34 @@ def static_data(place: Path) -> str:
         wheel = _Setuptools.model_validate(tomllib.loads(text).get("tool", {}).get("setuptools", {}))
     except (AttributeError, ValidationError):
         return "[tool.setuptools] of pyproject.toml has no list of packages to compare"
-    if (folder / "MANIFEST.in").is_file():
-        return "MANIFEST.in lists them"
-    homes = {name: folder / wheel.package_dir.get(name, name.replace(".", "/")) for name in wheel.packages}
+    if (folder / "MANIFEST.in").is_file() or re.search("setuptools.scm", text):
+        return "MANIFEST.in or setuptools-scm chooses them"
+    homes = {folder / wheel.folder_of(name): name for name in wheel.packages}
     packed = {
-        file
-        for name, home in homes.items()
-        for glob in (*wheel.package_data.get(name, ()), *wheel.package_data.get("*", ()))
-        for file in home.glob(glob)
+        home / file
+        for home, name in homes.items()
+        for pattern in (*wheel.package_data.get(name, ()), *wheel.package_data.get("*", ()))
+        for file in glob(pattern, root_dir=home, recursive=True)  # noqa: PTH207 - as setuptools reads them
     }
     files = [folder / name for name in Tree(folder).files]
-    code = "".join(file.read_text(encoding="utf-8", errors="replace") for file in files if file.suffix == ".py")
+    modules = (file for file in files if file.suffix == ".py" and file.parent in homes)
+    code = "".join(module.read_text(encoding="utf-8", errors="replace") for module in modules)
+    named = {part for quoted in re.findall(r"""(["'])(.+?)\1""", code) for part in quoted[1].split("/")}
     for file in files:
-        owners = [name for name, home in homes.items() if home in file.parents]
         # Beside pyproject.toml are files of the project itself: its README, a plot of its rewards.
-        if not owners or file.suffix == ".py" or file.parent == folder or file in packed:
+        if file.suffix == ".py" or file.parent == folder or file in packed:
             continue
-        owner = max(owners, key=lambda name: len(homes[name].parts))
-        inside = file.relative_to(homes[owner])
-        named = next((part for part in inside.parts if re.search(rf"[\"'/]{re.escape(part)}[\"'/]", code)), None)
-        if named is not None:
-            glob = inside.with_name(f"*{file.suffix}").as_posix()
+        home = next((home for home in file.parents if home in homes), None)
+        if home is None or not _NO_DATA.isdisjoint((inside := file.relative_to(home)).parts):
+            continue
+        part = next((part for part in inside.parts if part in named), None)
+        if part is not None:
+            pattern = inside.with_name(f"*{file.suffix}" if file.suffix else file.name).as_posix()
             raise CheckWarning(
-                f"the code names {named}, but a wheel leaves {file.relative_to(folder)} out.",
-                f"add {glob!r} to {owner} under [tool.setuptools.package-data] of pyproject.toml",
+                f"the code names {part}, but a wheel leaves {file.relative_to(folder)} out.",
+                f"add {pattern!r} to {homes[home]} under [tool.setuptools.package-data] of pyproject.toml",
             )
-    return f"{len(packed)} files besides modules"
+    return f"{sum(file.is_file() for file in packed)} files beside the modules"
 
 
 class _Setuptools(BaseModel):
@@ -124,6 +129,14 @@ class _Setuptools(BaseModel):
     packages: list[str]
     package_dir: dict[str, str] = Field({}, alias="package-dir")
     package_data: dict[str, list[str]] = Field({}, alias="package-data")
+
+    def folder_of(self, package: str) -> PurePosixPath:
+        """The folder of a package: its own, or that below the folder of its closest parent."""
+        parent, below = package, PurePosixPath()
+        while parent and parent not in self.package_dir:
+            parent, _, name = parent.rpartition(".")
+            below = name / below
+        return self.package_dir.get(parent, "") / below
 
 
 @Check.of("static.dockerfile", "Is there a Dockerfile that starts a server?", "static.manifest")

@@ -6,10 +6,11 @@ import contextlib
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from multiprocessing.pool import ThreadPool
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 from ... import errors
@@ -156,21 +157,36 @@ def call_on_threads(calls: Sequence[Callable[[], T]], at_once: int) -> list[T | 
         KeyboardInterrupt: This thread was interrupted. Running calls continue, and no further call begins.
     """
 
-    def outcome_of(call: Callable[[], T]) -> T | Exception:
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001 - for the caller
-            return error
+    futures: list[Future[T]] = [Future() for _ in calls]
+    waiting = deque(zip(calls, futures, strict=True))
 
-    # Its threads do not keep the process from ending, unlike those of concurrent.futures.
-    with ThreadPool(at_once) as pool:
-        return pool.map(outcome_of, calls, chunksize=1)
+    def work() -> None:
+        while True:
+            try:
+                call, future = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                future.set_result(call())
+            except Exception as error:  # noqa: BLE001 - for the caller
+                future.set_exception(error)
+
+    for _ in range(min(at_once, len(calls))):
+        threading.Thread(target=work, name="openenv-hub", daemon=True).start()
+    try:
+        wait(futures)
+    finally:
+        waiting.clear()
+    failures = [cast("Exception | None", future.exception()) for future in futures]
+    return [failure or future.result() for failure, future in zip(failures, futures, strict=True)]
 
 
 def call_on_thread(call: Callable[[], T]) -> T:
     """Runs a call on a thread. Returns its result, or raises its exception."""
-    with ThreadPool(1) as pool:
-        return pool.apply(call)
+    (came,) = call_on_threads([call], 1)
+    if isinstance(came, Exception):
+        raise came
+    return came
 
 
 # Status codes after which the request may be repeated.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, ProtocolError, WebSocketException
 
@@ -123,11 +124,12 @@ def _without_hops(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     return [(name, value) for name, value in lower if name not in _HOP | _OURS | named]
 
 
-def answer_of(error: OpenEnvError) -> JSONResponse:
+def answer_of(error: OpenEnvError) -> Response:
     """The response to a request or a handshake that reaches no sandbox."""
     status = next((status for kind, status in _STATUSES.items() if isinstance(error, kind)), 502)
     facts = {**error.data, **error.facts(), "detail": error.message}
-    return JSONResponse(facts, status, _RESPONSE_HEADERS.get(status))
+    # `JSONResponse` would refuse a lone surrogate or a NaN among the facts.
+    return Response(json.dumps(facts), status, _RESPONSE_HEADERS.get(status), "application/json")
 
 
 ABORT = "openenv.abort"

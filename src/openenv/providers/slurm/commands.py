@@ -225,7 +225,8 @@ class JobStates:
 
     async def under_way(self, tasks: Collection[str]) -> list[str]:
         """The tasks that are not over, from a new request."""
-        if self._question is not None:  # one that runs may be older than the caller's last action
+        # One that runs may be older than the caller's last action.
+        if self._question is not None and not self._question.done():
             await asyncio.wait([self._question])
         await self._answer()
         return [task for task in tasks if self._jobs.get(task, _WAITS).over is None]
