@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import quote
 
 from .._asyncio import on_thread
-from .._http import fetch
-from ..errors import ProtocolViolation, Unauthorized, UsageError, from_wire
+from .._http import HttpReply, fetch
+from ..errors import OpenEnvError, ProtocolViolation, Unauthorized, UsageError, from_wire
 from .endpoints import http_url
 
 if TYPE_CHECKING:
@@ -55,22 +55,27 @@ async def ask_by_http(
 
 def _fetch(url: str, body: dict[str, Any] | None, headers: dict[str, str], timeout_s: float | None) -> Any:
     reply = fetch(url, headers, timeout_s, body)
-    refused = reply.status >= 300
+    if reply.status >= 300:
+        raise _http_error(reply)
+    try:
+        return reply.json()
+    except ValueError as trouble:
+        raise ProtocolViolation(f"{url} did not answer with JSON: {trouble}") from trouble
+
+
+def _http_error(reply: HttpReply) -> OpenEnvError:
+    status, body = reply.status, reply.body
     try:
         said = reply.json()
-    except ValueError as trouble:
-        if not refused:
-            raise ProtocolViolation(f"{url} did not answer with JSON: {trouble}") from trouble
+    except ValueError:
         said = None
-    if not refused:
-        return said
     if isinstance(said, dict) and isinstance(said.get("error"), (dict, str)):
-        raise from_wire(said["error"] if isinstance(said["error"], dict) else said)
-    detail = said.get("detail", said) if isinstance(said, dict) else reply.body[:200].decode(errors="replace")
-    if reply.status in (401, 403):
-        raise Unauthorized(f"the server refused: {detail}")
-    what = "the environment has no tasks" if reply.status == _NO_TASKS else f"the server refused ({reply.status})"
-    raise UsageError(f"{what}: {detail}")
+        return from_wire(said["error"] if isinstance(said["error"], dict) else said)
+    detail = said.get("detail", said) if isinstance(said, dict) else body[:200].decode(errors="replace")
+    if status in (401, 403):
+        return Unauthorized(f"the server refused: {detail}")
+    what = "the environment has no tasks" if status == _NO_TASKS else f"the server refused ({status})"
+    return UsageError(f"{what}: {detail}")
 
 
 # Tasks in one request of an iteration over all of them.
