@@ -464,7 +464,7 @@ class ReplayPlayer:
         elif recorded.error_class and recorded.error_class not in _OWN:
             self._end(None, f"compared up to step {number - 1}: then {recorded.error_class} was recorded")
         elif recorded.step_arguments and recorded.step_arguments != DIRECT_CALL:
-            self._end(None, f"compared up to step {number - 1}: the next step has arguments beside its action")
+            self._end(None, f"compared up to step {number - 1}: the next step has arguments beside its action (HTTP)")
         return bool(self._note)
 
     async def _call(

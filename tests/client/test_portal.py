@@ -140,3 +140,12 @@ def test_ctrl_c_cancels_the_call(interruptible):
     gate.open()
     assert env.step({}).reward == 2.0
     env.close()
+
+
+def test_a_portal_closes_after_foreign_code_has_stopped_its_loop():
+    stopped = Portal()
+    run_on(stopped.loop, answer())
+    stopped.stop()
+    stopped._thread.join(PATIENCE_S)
+    stopped.close()
+    assert stopped.loop.is_closed()

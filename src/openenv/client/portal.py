@@ -51,6 +51,8 @@ class Portal(BackgroundLoop):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+        if not self._thread.is_alive():  # foreign code has stopped the loop, which is closed then
+            return
         for last in (close_clients, cancel_tasks):
             with contextlib.suppress(TimeoutError):
                 self.submit(last()).result(EXIT_TIMEOUT_S)

@@ -6,11 +6,9 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import h11
-import msgspec
 from fastapi import Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -139,7 +137,6 @@ class _RelayProtocol(asyncio.Protocol):
 
 
 _T = TypeVar("_T")
-Facts = dict[str, Any]
 # Seconds beyond the time limit of the request in which the owner can report that the limit has passed.
 SPARE_S = 2.0
 PROXY = b"PROXY "
@@ -148,10 +145,6 @@ PROXY = b"PROXY "
 GONE = 499
 ARRIVAL = "openenv.arrival"
 """Key of an ASGI scope: how the request came (`ForwardingInfo`)."""
-# Seconds that a worker has to list its sessions.
-LISTING_S = 2.0
-# Headers by which middleware of the app's owner may answer with other content than JSON, or with none.
-_OF_THE_ANSWER = frozenset((b"accept-encoding", b"if-none-match"))
 # Headers of one connection and not of the request (RFC 9110, 7.6.1), and headers that every server sets itself.
 _OF_THE_SERVER = frozenset((b"date", b"server"))
 _OF_THE_CONNECTION = frozenset(
@@ -197,9 +190,13 @@ async def forward_to_owner(
     if not isinstance(arrived, ForwardingInfo) or arrived.handed_on:
         return None
     body = await request.body()
-    exchange = await _connect(request, server, worker)
-    if exchange is None:
+    near, far = socket.socketpair()
+    if not server.redirect(worker, far, proxy_line(request.scope)):
+        far.close()
+        near.close()
         raise UnknownSession.of_ended_worker(session_id)
+    near.setblocking(False)
+    exchange = UpstreamRequest(*await asyncio.open_connection(sock=near, limit=PIECE_BYTES))
     try:
         answer = await until_disconnect(
             request.receive, _ask(exchange, request, arrived.target, body, session_id, timeout_s)
@@ -210,69 +207,6 @@ async def forward_to_owner(
     if not isinstance(answer, _RelayedResponse):
         exchange.close()
     return Response(status_code=GONE) if answer is None else answer
-
-
-async def list_sessions(request: Request, server: EnvironmentServer) -> list[Facts]:
-    """The sessions of all worker processes. Requests that arrive before the answer share it.
-
-    A worker that does not answer in time has one entry, with the `id` None and the `state` "unanswered".
-    """
-    arrived = request.scope.get(ARRIVAL)
-    if not isinstance(arrived, ForwardingInfo) or arrived.handed_on:
-        return server.sessions_here()
-
-    async def list_all() -> list[Facts]:
-        here = server.sessions_here()
-        others = (sessions_of_worker(worker, request, server, arrived.target) for worker in server.other_workers())
-        return list(chain(here, *await asyncio.gather(*others)))
-
-    if server.listing is None or server.listing.done():
-        server.listing = asyncio.create_task(list_all())
-    return await asyncio.shield(server.listing)
-
-
-async def sessions_of_worker(worker: str, request: Request, server: EnvironmentServer, target: bytes) -> list[Facts]:
-    """The sessions of another worker process, to which `GET /sessions` is forwarded."""
-    exchange = None
-    try:
-        async with asyncio.timeout(LISTING_S):
-            exchange = await _connect(request, server, worker)
-            if exchange is None:
-                return []
-            reply = await exchange.ask(b"GET", target, _headers(request, 0, _OF_THE_ANSWER), b"")
-            content = b"".join([piece async for piece in exchange.body()])
-        if reply.status_code != 200:
-            raise ValueError(f"it answered with status {reply.status_code}")
-        # If a worker has just ended, the parent has another one answer.
-        return [line for line in msgspec.json.decode(content, type=list[Facts]) if line["worker"] == worker]
-    except (OSError, ValueError, LookupError) as error:
-        logger.warning("worker %s did not list its sessions: %s", worker, str(error) or "it did not answer")
-        unknown = dict.fromkeys(("age_s", "idle_s", "steps", "peer"))
-        return [{"id": None, "state": "unanswered", **unknown, "worker": worker}]
-    finally:
-        if exchange is not None:
-            exchange.close()
-
-
-async def _connect(request: Request, server: EnvironmentServer, worker: str) -> UpstreamRequest | None:
-    """A connection to another worker process for the client of a request; None if that process has ended."""
-    near, far = socket.socketpair()
-    if server.redirect is None or not server.redirect(worker, far, proxy_line(request.scope)):
-        far.close()
-        near.close()
-        return None
-    near.setblocking(False)
-    return UpstreamRequest(*await asyncio.open_connection(sock=near, limit=PIECE_BYTES))
-
-
-def _headers(request: Request, length: int, omitted: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
-    """The headers of a forwarded request, for a body of a length."""
-    omitted |= _OF_THE_CONNECTION
-    headers = [(name, value) for name, value in request.headers.raw if name.lower() not in omitted]
-    headers += [(b"content-length", b"%d" % length), (b"connection", b"close")]
-    if "host" not in request.headers:  # HTTP/1.0
-        headers.append((b"host", b"openenv"))
-    return headers
 
 
 def proxy_line(scope: Any) -> bytes:
@@ -297,7 +231,10 @@ async def _ask(
     exchange: UpstreamRequest, request: Request, target: bytes, body: bytes, session_id: str, timeout_s: float | None
 ) -> Response:
     """Raises as `forward_to_owner` does. Reads the whole body if its length is known: a part is not an answer."""
-    headers = _headers(request, len(body))
+    headers = [(name, value) for name, value in request.headers.raw if name.lower() not in _OF_THE_CONNECTION]
+    headers += [(b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+    if "host" not in request.headers:  # HTTP/1.0
+        headers.append((b"host", b"openenv"))
     try:
         async with asyncio.timeout(None if timeout_s is None else timeout_s + SPARE_S):
             reply = await exchange.ask(request.method.encode(), target, headers, body)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Any
 
@@ -102,8 +101,7 @@ class EnvironmentServer:
         action_type: The actions that clients may send: `action_cls`, and tool actions if there are tools.
         authenticator: Decides which requests may use the server.
         shared_sessions: The sessions that are used over HTTP.
-        other_workers: Returns the keys of the other worker processes; set by the supervisor.
-        listing: The running request for the sessions of all worker processes; None before the first.
+        report: Lists the sessions of all worker processes, for `GET /sessions`; None for a single process.
         recorder: Records sessions; None if recording is off.
         connections: The open connections of v2.
         deadlines: Watches the deadlines of their calls.
@@ -160,8 +158,7 @@ class EnvironmentServer:
         self.connections: set[V2Connection] = set()
         self.deadlines = Deadlines()
         self.authenticator = Authenticator(self.settings, time.monotonic)
-        self.other_workers: Callable[[], list[str]] = list
-        self.listing: asyncio.Task[list[dict[str, Any]]] | None = None
+        self.report: Callable[[], Awaitable[list[dict[str, Any]]]] | None = None
         self.serving: Callable[[], bool] = lambda: not self.manager.draining
         self.app_keepalive = Keepalive.of_app(self.settings.heartbeat_s)
         self.memory_release = MemoryRelease()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from openenv.server.workers.table import ASIDE, BEAT, FIRST, HELD, KEY, LEAVING, WAITING, WorkerTable
+from openenv.server.workers.table import ASIDE, FIRST, HELD, KEY, LEAVING, WAITING, WorkerTable
 
 LIMIT_S = 20.0
 
@@ -119,14 +119,3 @@ def test_the_lock_of_a_dead_process_is_free(table):
     os.kill(holder.pid, signal.SIGKILL)
     end(holder, waiting)
     assert table.total(HELD) == 1000
-
-
-def test_workers_have_started_when_their_loop_runs(table):
-    for index, key in enumerate((7, 8, 9)):
-        table.row(index).set(KEY, key)
-    assert table.started == []
-    table.row(1).add(BEAT, 1)
-    table.row(2).add(BEAT, 2)
-    assert table.started == [8, 9]
-    table.row(1).clear()
-    assert table.started == [9]

@@ -41,7 +41,11 @@ class MessageKind(Enum):
     CONNECTIONS = b"c"  # the number of new connections (1 byte), and their sockets
     DRAIN = b"d"  # stop opening sessions; seconds that sessions have to end
     RETIRE = b"l"  # like DRAIN, for a replaced worker whose last connections are still opening sessions
+    TELL = b"t"  # another worker asks for the list of sessions; one socket, to answer on
+    # The number of workers that answer (2 bytes), the keys of some of them (8 bytes each), their sockets.
+    ANSWER_SOCKETS = b"o"
     # From a worker.
+    ASK = b"a"  # request the sessions of all other workers
     READY = b"r"  # the worker serves; JSON: facts about its environment
     FAILED = b"e"  # the worker cannot start; the reason
     # Both ways.

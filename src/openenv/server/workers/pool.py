@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from ..._backoff import Backoff
 from ...errors import LaunchFailed, OpenEnvError, UsageError
 from ...settings import ServerSettings
 from ...telemetry.metrics import METER, Count
-from .pipe import END_S, RUNNING_S, SETTLE_S, MessageKind
+from .pipe import END_S, KEY_BYTES, MOST_SOCKETS, RUNNING_S, SETTLE_S, MessageKind
 from .process import WorkerCommand, WorkerPhase, WorkerProcess
 from .table import HELD, SharedMetrics, WorkerTable
 
@@ -191,6 +192,29 @@ class WorkerPool:
         for worker in self._started_workers:
             if wanted is None or worker.row.index.to_bytes(2, "big") in wanted:
                 worker.pipe.post(MessageKind.FREE)
+
+    def ask(self, asking: WorkerProcess) -> None:
+        """Asks all other workers to send their list of sessions to this one."""
+        others = [worker for worker in self._started_workers if worker is not asking]
+        count = len(others).to_bytes(2, "big")
+        for first in range(0, max(1, len(others)), MOST_SOCKETS):
+            some = others[first : first + MOST_SOCKETS]
+            keys = b"".join(worker.key.to_bytes(KEY_BYTES, "big") for worker in some)
+            asking.pipe.post(MessageKind.ANSWER_SOCKETS, count + keys, self._answer_sockets(some))
+
+    @staticmethod
+    def _answer_sockets(workers: list[WorkerProcess]) -> list[int]:
+        """Sockets on which workers answer, in their order; fewer where the process may open no more files."""
+        ends: list[int] = []
+        for worker in workers:
+            try:
+                here, there = socket.socketpair()
+            except OSError:
+                break
+            with there:  # a worker with a full pipe gets no question: its socket has nothing to read
+                worker.pipe.send(MessageKind.TELL, b"", [there.fileno()])
+            ends.append(here.detach())
+        return ends
 
     def turn(self, now: float) -> None:
         """Performs due work: kills overdue workers, starts missing ones, continues a replacement."""

@@ -311,6 +311,8 @@ class Supervisor:
                 self._pool.wake(message.payload)
             elif message.kind is MessageKind.ROUTED:
                 self._route(message, worker)
+            elif message.kind is MessageKind.ASK:
+                self._pool.ask(worker)
 
     def _route(self, message: PipeMessage, otherwise: WorkerProcess) -> None:
         """Hands a connection to the worker that its URL names. If that has ended, another worker answers."""

@@ -121,12 +121,6 @@ class WorkerTable(SharedCells):
         """The number of sessions of one API key in all workers."""
         return sum(self.shares[holder - 1 :: self.stride])
 
-    @property
-    def started(self) -> list[int]:
-        """The keys of the workers whose event loop runs, or has run."""
-        keys, beats = self.cells[KEY::ROW_CELLS], self.cells[BEAT::ROW_CELLS]
-        return [key for key, beat in zip(keys, beats, strict=True) if beat]
-
     def has(self, key: int) -> bool:
         """Whether a worker has that key."""
         return key in self.cells[KEY::ROW_CELLS].tolist()

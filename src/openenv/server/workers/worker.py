@@ -11,21 +11,133 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from itertools import zip_longest
 from types import FrameType
 from typing import Any, cast
 
+import msgspec
 import uvicorn
 
 from ..._tuning import raise_file_limit
 from ..proxy import ARRIVAL, PROXY, ForwardingInfo, read_proxy_line
 from ..transports.uvicorn import FastPath, HTTPProtocol
 from . import pipe
-from .pipe import KEY_BYTES, MessageKind, Pipe
+from .pipe import KEY_BYTES, MessageKind, Pipe, PipeMessage
 from .process import GROUP_SIGNALS, ignore_signal
 from .serving import DrainingServer
 from .table import BEAT, KEY, SharedMetrics, SharedSlots, WorkerLoad, WorkerTable
 
 logger = logging.getLogger("openenv.supervisor")
+
+# Seconds that a worker has to answer. The list omits the sessions of a worker that hangs or dies.
+ANSWER_S = 2.0
+# Sessions per line of an answer. An extra last line marks the answer as complete.
+SESSIONS_A_LINE = 128
+MOST_LINE_BYTES = 1024 * 1024
+END = b"null\n"
+_COUNT_BYTES = 2
+
+Facts = dict[str, Any]
+
+
+class Broadcast:
+    """Queries all workers for this one. One query at a time: callers that arrive in the meantime share its answer.
+
+    Args:
+        ask: Sends the query to the parent.
+        here: Returns the sessions of this worker.
+    """
+
+    def __init__(self, ask: Callable[[], None], here: Callable[[], list[Facts]]):
+        self._ask = ask
+        self._here = here
+        self._running: asyncio.Task[list[Facts]] | None = None
+        self._answers: list[tuple[str, asyncio.Task[list[Facts]]]] = []
+        self._complete = asyncio.Event()
+        self._complete.set()
+
+    async def all_sessions(self) -> list[Facts]:
+        """The sessions of all workers.
+
+        A worker that does not answer in time has one entry, with the `id` None and the `state` "unanswered".
+        """
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+        return await asyncio.shield(self._running)
+
+    def take_sockets(self, payload: bytes, sockets: list[int]) -> None:
+        """The parent handed over some of the sockets on which other workers answer."""
+        places = range(_COUNT_BYTES, len(payload), KEY_BYTES)
+        keys = [f"{int.from_bytes(payload[place : place + KEY_BYTES], 'big'):x}" for place in places]
+        if self._complete.is_set():  # the message is too late
+            pipe.close_all(sockets)
+            return
+        for key, end in zip_longest(keys, sockets):
+            self._answers.append((key, asyncio.create_task(_read(end))))
+        if len(self._answers) >= int.from_bytes(payload[:_COUNT_BYTES], "big"):
+            self._complete.set()
+
+    async def _run(self) -> list[Facts]:
+        self._answers.clear()
+        self._complete.clear()
+        sessions = self._here()
+        self._ask()
+        deadline = asyncio.get_running_loop().time() + ANSWER_S
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._complete.wait()
+        except TimeoutError:
+            logger.warning("the parent process did not answer: the list has only the sessions of this worker")
+        self._complete.set()
+        for key, answer in self._answers:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    sessions += await answer
+            except (OSError, ValueError, TimeoutError) as error:
+                logger.warning("worker %s did not list its sessions: %s", key, str(error) or "it did not answer")
+                unknown = dict.fromkeys(("age_s", "idle_s", "steps", "peer"))
+                sessions.append({"id": None, "state": "unanswered", **unknown, "worker": key})
+        return sessions
+
+
+async def send_sessions(end: socket.socket, sessions: list[Facts]) -> None:
+    """Writes the sessions as fast as the reader accepts them, and closes."""
+    try:
+        _, writer = await asyncio.open_unix_connection(sock=end)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                for first in range(0, len(sessions), SESSIONS_A_LINE):
+                    writer.write(msgspec.json.encode(sessions[first : first + SESSIONS_A_LINE]) + b"\n")
+                    await writer.drain()
+                writer.write(END)
+                await writer.drain()
+        finally:
+            writer.close()
+    except (OSError, TimeoutError):  # the other worker has stopped reading
+        end.close()
+
+
+async def _read(end: int | None) -> list[Facts]:
+    """Reads an answer from the socket with this descriptor.
+
+    Raises:
+        OSError: There is no socket, or the answer is not complete.
+        ValueError: The data is not an answer.
+    """
+    if end is None:
+        raise ConnectionRefusedError("it could not be queried")
+    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=end), limit=MOST_LINE_BYTES)
+    sessions: list[Facts] = []
+    try:
+        while (line := await reader.readline()) != END:
+            if not line:
+                raise ConnectionResetError("it ended")
+            sessions += msgspec.json.decode(line, type=list[Facts])
+    finally:
+        writer.close()
+    return sessions
 
 
 def exit_with_parent(descriptor: int) -> None:
@@ -152,11 +264,6 @@ class Membership:
         """The name of the process in a URL."""
         return format(self.row.get(KEY), "x")
 
-    @property
-    def others(self) -> list[str]:
-        """The names of the other workers that have started."""
-        return [format(key, "x") for key in self.table.started if key != self.row.get(KEY)]
-
     def fail(self, reason: str) -> None:
         """Reports to the parent why this process cannot start."""
         self.pipe.send(MessageKind.FAILED, reason.encode()[: pipe.MOST_BYTES - 1])
@@ -183,6 +290,7 @@ class Worker(DrainingServer):
         self._handshake_s = handshake_s
         self._opening: set[asyncio.Task[None]] = set()
         self._slots: SharedSlots | None = None
+        self._broadcast = Broadcast(partial(self._post, MessageKind.ASK, b""), self._sessions_here)
         if self.environment is not None:
             limits, row = self.environment.manager.limits, membership.row
             self._slots = SharedSlots(
@@ -198,7 +306,7 @@ class Worker(DrainingServer):
             self.environment.warns_about_keys = row.index == 0
             self.environment.redirect = self._redirect
             self.environment.serving = lambda: membership.table.serving
-            self.environment.other_workers = lambda: membership.others
+            self.environment.report = self._broadcast.all_sessions
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Ignores a signal to the whole process group: the parent got it too, and sends messages."""
@@ -232,9 +340,19 @@ class Worker(DrainingServer):
             self._loop.remove_writer(self._pipe.fileno())
             logger.warning("the parent process has ended: this worker ends too")
             self.drain(0.0, pipe.ORPHAN_RUNNING_S)
-        elif message.kind is MessageKind.FREE:
+        else:
+            self._heed(message)
+
+    def _heed(self, message: PipeMessage) -> None:
+        """Handles the rare messages."""
+        if message.kind is MessageKind.FREE:
             if self._slots is not None and self._slots.on_free is not None:
                 self._slots.on_free()
+        elif message.kind is MessageKind.TELL:
+            for descriptor in message.sockets:
+                self._keep(send_sessions(socket.socket(fileno=descriptor), self._sessions_here()))
+        elif message.kind is MessageKind.ANSWER_SOCKETS:
+            self._broadcast.take_sockets(message.payload, message.sockets)
         elif message.kind is MessageKind.RETIRE:
             # Clients can come back to their sessions here for as long as the parent accepts connections.
             self._loop.call_later(pipe.SETTLE_S, self.drain, float(message.payload), pipe.RUNNING_S, True)
@@ -252,15 +370,19 @@ class Worker(DrainingServer):
 
     def _take_in(self, sockets: list[int], count: int, first: bytes) -> None:
         for descriptor in sockets:
-            task = self._loop.create_task(self._connect(socket.socket(fileno=descriptor), first))
-            self._opening.add(task)  # the event loop has only a weak reference to it
-            task.add_done_callback(self._opening.discard)
+            self._keep(self._connect(socket.socket(fileno=descriptor), first))
         missing = count - len(sockets)
         if missing:
             logger.error("%d connections were lost: this process can open no more files (ulimit -n)", missing)
             for _ in range(missing):
                 self._member.load.closed()
                 self._member.load.note_decision()
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a coroutine as a task and keeps a reference to it, because the event loop has only a weak one."""
+        task = self._loop.create_task(work)
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
 
     async def _connect(self, connection: socket.socket, first: bytes) -> None:
         try:
@@ -298,6 +420,9 @@ class Worker(DrainingServer):
             return False
         self._post(MessageKind.ROUTED, wanted + read, [connection.detach()])
         return True
+
+    def _sessions_here(self) -> list[dict[str, Any]]:
+        return [] if self.environment is None else self.environment.sessions_here()
 
     def _post(self, kind: MessageKind, payload: bytes, sockets: tuple[int, ...] | list[int] = ()) -> None:
         self._pipe.post(kind, payload, sockets)
