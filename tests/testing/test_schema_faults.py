@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import urllib.request
-from enum import IntEnum
 from typing import Any, Literal
 
 import pytest
@@ -109,16 +108,6 @@ def test_bytes_are_what_a_field_of_bytes_may_be():
 def test_what_pydantic_accepts_is_no_fault(value: Any, schema: dict[str, Any]) -> None:
     assert first_fault(value, schema, "value") is None
     assert first_fault([value, None], {"prefixItems": [schema, {"type": "string"}]}, "seen") is not None
-
-
-class Level(IntEnum):
-    LOW = 1
-
-
-def test_keys_are_texts_in_json() -> None:
-    schema = TypeAdapter(dict[Level, int]).json_schema()
-    assert first_fault({"1": 2}, schema, "value") is None
-    assert first_fault({"1": "2"}, schema, "value") == "value['1'] is '2', but its schema has type 'integer'"
 
 
 def test_a_pattern_is_searched_without_warnings() -> None:

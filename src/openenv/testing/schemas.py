@@ -121,11 +121,11 @@ def first_fault(value: Any, schema: Schema, place: str) -> str | None:
             # An empty registry: a reference to another document must not be fetched.
             validator = _validator_class()(without_patterns(schema, _is_valid), registry=Registry())
             fault = best_match(islice(validator.iter_errors(value), 1))
-        place += "" if fault is None else fault.json_path.removeprefix("$")
     except Exception:  # noqa: BLE001 - the library's errors about invalid schemas have no common class
         return None
     if fault is None:
         return None
+    place += fault.json_path.removeprefix("$")
     if fault.validator in _OF_PROPERTIES:
         return f"{place}: {fault.message}"
     if fault.validator is None:
@@ -184,7 +184,7 @@ def _validator_class() -> Any:
         )
 
     def items(validator: Any, wanted: Any, value: Any, schema: Schema) -> Iterator[Any]:
-        """The library prepares the schema for each item; this does so once for a list, which can have 100,000."""
+        """The library prepares the schema for each item; this does once for a list, which can have 100,000."""
         if isinstance(value, list):
             of_item = validator.evolve(schema=wanted)
             for index in range(len(schema.get("prefixItems", ())), len(value)):
@@ -207,7 +207,6 @@ def _validator_class() -> Any:
             },
             "multipleOf": None,  # 0.3 is a multiple of 0.1 for pydantic, which allows for rounding
             "oneOf": standard.VALIDATORS["anyOf"],  # of a tagged union, whose variants may overlap
-            "propertyNames": None,  # of the keys before JSON makes texts of them: numbers of an IntEnum
         },
     )
 
