@@ -158,7 +158,6 @@ HEAVY = {
     "gymnasium",
     "httptools",
     "httpx",
-    "jsonschema",
     "matplotlib",
     "numpy",
     "rich",
@@ -191,7 +190,7 @@ def test_a_client_imports_no_server(program):
 @pytest.mark.slow
 def test_a_server_imports_nothing_that_only_measuring_needs():
     modules = modules_after("from openenv import create_app")
-    assert tops(modules).isdisjoint({"gymnasium", "httpx", "jsonschema", "matplotlib", "numpy", "rich", "typer"})
+    assert tops(modules).isdisjoint({"gymnasium", "httpx", "matplotlib", "numpy", "rich", "typer"})
     assert not any(name.startswith(("openenv.client", "openenv.cli", "openenv.bench")) for name in modules)
 
 

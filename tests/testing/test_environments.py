@@ -187,7 +187,7 @@ def test_a_lock_that_is_not_kept_at_every_deadline_is_found() -> None:
 def test_a_wrong_type_fails_the_test_of_schemas_with_what_to_do() -> None:
     said = outcome(suite(Loud).test_observations_are_what_their_schema_says)
     assert said.startswith("failed: step 1")
-    assert "observation.at is 'here', but its schema has type 'integer'" in said
+    assert 'observation.at is "here" (string), but the type must be integer' in said
     assert "To fix it:" in said
 
 

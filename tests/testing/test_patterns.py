@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from openenv.testing.schemas import text_of
+from openenv.testing.schemas import found_in, text_of
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,8 @@ def test_a_pattern_is_found_in_the_text_that_is_made_for_it(pattern: str) -> Non
 def test_a_pattern_that_nothing_is_made_for_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"regular expression|no string|no matching string"):
         text_of(pattern, Random(0))
+
+
+@pytest.mark.parametrize(("pattern", "found"), [("b+", True), ("c", False), ("[[]", False), ("(?<no", True)])
+def test_a_pattern_is_looked_for_and_one_of_another_language_is_taken_for_found(pattern: str, found: bool) -> None:
+    assert found_in(pattern, "abb") is found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
+import operator
 import re
 import string
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from itertools import islice
 from random import Random
 from typing import Any
 
@@ -37,9 +37,7 @@ def text_of(pattern: str, random: Random) -> str:
         ValueError: The pattern is invalid, or has parts (such as lookahead) that this function does not support.
     """
     try:
-        with warnings.catch_warnings():  # about future meanings of the pattern
-            warnings.simplefilter("ignore", FutureWarning)
-            tree, wanted = _parse(pattern), re.compile(pattern)
+        tree, wanted = _read(pattern)
     except (re.error, OverflowError) as error:
         raise ValueError(f"it is not a regular expression of Python: {error}") from None
     for _ in range(ATTEMPTS):
@@ -47,6 +45,20 @@ def text_of(pattern: str, random: Random) -> str:
         if wanted.search(text):
             return text
     raise ValueError("no matching string was found")
+
+
+def found_in(pattern: str, text: str) -> bool:
+    """Whether a pattern matches in a string. True for a pattern that is not valid in Python: other dialects exist."""
+    try:
+        return _read(pattern)[1].search(text) is not None
+    except (re.error, OverflowError):
+        return True
+
+
+def _read(pattern: str) -> tuple[Any, re.Pattern[str]]:
+    with warnings.catch_warnings():  # about future meanings of the pattern
+        warnings.simplefilter("ignore", FutureWarning)
+        return _parse(pattern), re.compile(pattern)
 
 
 def _sequence(tree: Any, random: Random) -> str:
@@ -97,122 +109,166 @@ def _choices(parts: Any) -> str:
 
 
 Schema = Mapping[str, Any]
+MAX_DEPTH = 60
 
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_LENGTHS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
-# The library's messages about these name the properties, and not the whole object.
-_OF_PROPERTIES = ("required", "dependentRequired", "additionalProperties", "unevaluatedProperties")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "array": (list,),
+    "object": (dict,),
+    "integer": (int,),
+    "number": (int, float),
+}
+
+_BOUNDS: dict[str, Callable[[float, float], bool]] = {
+    "minimum": operator.ge,
+    "maximum": operator.le,
+    "exclusiveMinimum": operator.gt,
+    "exclusiveMaximum": operator.lt,
+}
 
 
 def first_fault(value: Any, schema: Schema, place: str) -> str | None:
-    """The first fault of a value, as text. None if the value matches the schema, or if the schema is not valid.
+    """The first fault of a value, as text. None if the value matches the schema.
 
     Args:
-        value: The value from JSON, or from msgpack, which has bytes.
+        value: The value from JSON.
         schema: The schema, with its `$defs`.
         place: The name of the value: `observation`.
     """
-    from jsonschema.exceptions import best_match
-    from referencing import Registry
-
     try:
-        with warnings.catch_warnings():  # about future meanings of patterns
-            warnings.simplefilter("ignore", FutureWarning)
-            # An empty registry: a reference to another document must not be fetched.
-            validator = _validator_class()(without_patterns(schema, _is_valid), registry=Registry())
-            fault = best_match(islice(validator.iter_errors(value), 1))
-    except Exception:  # noqa: BLE001 - the library's errors about invalid schemas have no common class
+        return next(_Faults(schema.get("$defs", {})).of(value, schema, place, 0), None)
+    except (AttributeError, LookupError, TypeError, ValueError):  # not a valid schema
         return None
-    if fault is None:
-        return None
-    place += fault.json_path.removeprefix("$")
-    if fault.validator in _OF_PROPERTIES:
-        return f"{place}: {fault.message}"
-    if fault.validator is None:
-        return f"{place} is {_shown(fault.instance)}, but its schema allows no value"
-    found = f"has length {len(fault.instance)}" if fault.validator in _LENGTHS else f"is {_shown(fault.instance)}"
-    return f"{place} {found}, but its schema has {fault.validator} {_shown(fault.validator_value)}"
 
 
 def undeclared(value: Any, schema: Schema) -> list[str]:
     """Fields of an object that its schema does not declare, even if it allows them."""
-    if "$ref" in schema:
-        schema = schema.get("$defs", {}).get(str(schema["$ref"]).rpartition("/")[2], {})
-    properties = schema.get("properties")
+    faults = _Faults(schema.get("$defs", {}))
+    properties = faults.resolved(schema).get("properties")
     return (
         [] if properties is None or not isinstance(value, dict) else [key for key in value if key not in properties]
     )
 
 
-def without_patterns(schema: Any, kept: Callable[[str], bool] = lambda pattern: False) -> Any:
-    """A schema without its regular expressions, except those that `kept` accepts."""
-    if isinstance(schema, list):
-        return [without_patterns(each, kept) for each in schema]
-    if not isinstance(schema, dict):
+class _Faults:
+    def __init__(self, definitions: Schema):
+        self._definitions = definitions
+
+    def resolved(self, schema: Schema) -> Schema:
+        for _ in range(MAX_DEPTH):
+            if "$ref" not in schema:
+                break
+            schema = self._definitions.get(str(schema["$ref"]).rpartition("/")[2], {})
         return schema
-    rest = {name: without_patterns(each, kept) for name, each in schema.items()}
-    # Properties may have the names of keywords. Their values are schemas, not strings.
-    if isinstance(schema.get("pattern"), str) and not kept(schema["pattern"]):
-        del rest["pattern"]
-    patterns = schema.get("patternProperties")
-    if isinstance(patterns, dict) and "type" in schema and not all(map(kept, patterns)):
-        del rest["patternProperties"]
-        rest.pop("additionalProperties", None)
-    return rest
 
-
-def _is_valid(pattern: str) -> bool:
-    """Whether Python can read a pattern: other dialects exist."""
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError):
-        return False
-    return True
-
-
-@cache
-def _validator_class() -> Any:
-    """The validator of JSON Schema 2020-12, except where it refuses values that pydantic accepts."""
-    import jsonschema
-
-    standard = jsonschema.Draft202012Validator
-
-    def unless(exempt: Callable[[Any, Schema], bool], keyword: str) -> Callable[..., Any]:
-        check = standard.VALIDATORS[keyword]
-        return lambda validator, wanted, value, schema: (
-            () if exempt(value, schema) else check(validator, wanted, value, schema)
-        )
-
-    def items(validator: Any, wanted: Any, value: Any, schema: Schema) -> Iterator[Any]:
-        """The library prepares the schema for each item; this does once for a list, which can have 100,000."""
-        if isinstance(value, list):
-            of_item = validator.evolve(schema=wanted)
-            for index in range(len(schema.get("prefixItems", ())), len(value)):
-                for fault in of_item.iter_errors(value[index]):
-                    fault.path.appendleft(index)
-                    yield fault
-
-    return jsonschema.validators.extend(
-        standard,
-        {
-            "items": items,
+    def of(self, value: Any, schema: Any, place: str, depth: int) -> Iterator[str]:
+        if schema is False:
+            yield f"{place} is not allowed"
+        if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+            return
+        schema = self.resolved(schema)
+        for part in schema.get("allOf", ()):
+            yield from self.of(value, part, place, depth + 1)
+        variants = schema.get("anyOf") or schema.get("oneOf")
+        if variants:
+            yield from self._of_variants(value, variants, place, depth)
+        if "const" in schema and not _same(value, schema["const"]):
+            yield f"{place} is {_shown(value)}, but must be {_shown(schema['const'])}"
+        if "enum" in schema and not any(_same(value, each) for each in schema["enum"]):
+            yield f"{place} is {_shown(value)}, but must be one of {_shown(schema['enum'])}"
+        kinds = schema.get("type")
+        if kinds is not None:
+            kinds = [kinds] if isinstance(kinds, str) else kinds
             # msgpack carries bytes as they are; their schema is that of JSON, which has none.
-            "type": unless(
-                lambda value, schema: isinstance(value, bytes) and schema.get("format") in {"binary", "base64url"},
-                "type",
-            ),
-            **{
-                keyword: unless(lambda value, _: isinstance(value, float) and not math.isfinite(value), keyword)
-                for keyword in _BOUNDS
-            },
-            "multipleOf": None,  # 0.3 is a multiple of 0.1 for pydantic, which allows for rounding
-            "oneOf": standard.VALIDATORS["anyOf"],  # of a tagged union, whose variants may overlap
-        },
-    )
+            binary = isinstance(value, bytes) and schema.get("format") in {"binary", "base64url"}
+            if not binary and not any(_is_of(value, kind) for kind in kinds):
+                yield f"{place} is {_shown(value)} ({_kind(value)}), but the type must be {' or '.join(kinds)}"
+                return
+        yield from self._of_contents(value, schema, place, depth)
+
+    def _of_variants(self, value: Any, variants: Any, place: str, depth: int) -> Iterator[str]:
+        faults = [next(self.of(value, each, place, depth + 1), None) for each in variants]
+        if None in faults:
+            return
+        # If no variant matches, the fault of a variant with the right type is more helpful.
+        kinds = [str(self.resolved(each).get("type")) for each in variants]
+        near = (
+            str(fault) for fault, kind in zip(faults, kinds, strict=True) if kind in _TYPES and _is_of(value, kind)
+        )
+        yield next(near, f"{place} is {_shown(value)} ({_kind(value)}), but the type must be {' or '.join(kinds)}")
+
+    def _of_contents(self, value: Any, schema: Schema, place: str, depth: int) -> Iterator[str]:
+        if isinstance(value, str):
+            if len(value) < schema.get("minLength", 0) or len(value) > schema.get("maxLength", math.inf):
+                yield f"{place} has {len(value)} characters, but must have {_range(schema, 'minLength', 'maxLength')}"
+            pattern = schema.get("pattern")
+            if isinstance(pattern, str) and not found_in(pattern, value):
+                yield f"{place} is {_shown(value)}, which does not match {pattern}"
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            for keyword, holds in _BOUNDS.items() if isinstance(value, int) or math.isfinite(value) else ():
+                bound = schema.get(keyword)
+                if isinstance(bound, (int, float)) and not holds(value, bound):
+                    yield f"{place} is {value!r}, but its schema has {keyword} {bound!r}"
+        elif isinstance(value, list):
+            yield from self._of_list(value, schema, place, depth)
+        elif isinstance(value, dict):
+            yield from self._of_object(value, schema, place, depth)
+
+    def _of_list(self, value: list[Any], schema: Schema, place: str, depth: int) -> Iterator[str]:
+        if len(value) < schema.get("minItems", 0) or len(value) > schema.get("maxItems", math.inf):
+            yield f"{place} has {len(value)} items, but must have {_range(schema, 'minItems', 'maxItems')}"
+        if schema.get("uniqueItems") and any(each in value[:index] for index, each in enumerate(value)):
+            yield f"{place} has duplicate items: {_shown(value)}"
+        fixed = schema.get("prefixItems", ())
+        for index, each in enumerate(value):
+            part = fixed[index] if index < len(fixed) else schema.get("items", True)
+            yield from self.of(each, part, f"{place}[{index}]", depth + 1)
+
+    def _of_object(self, value: dict[str, Any], schema: Schema, place: str, depth: int) -> Iterator[str]:
+        properties = schema.get("properties", {})
+        for name in schema.get("required", ()):
+            if name not in value:
+                yield f"{place}.{name} is missing, but its schema requires it"
+        patterns = schema.get("patternProperties", {})
+        more = schema.get("additionalProperties", True)
+        for name, each in value.items():
+            matching = [part for pattern, part in patterns.items() if found_in(pattern, name)]
+            if name in properties:
+                yield from self.of(each, properties[name], f"{place}.{name}", depth + 1)
+            elif matching:
+                yield from self.of(each, matching[0], f"{place}.{name}", depth + 1)
+            elif more is False:
+                yield f"{place}.{name} ({_shown(each)}) is not in the schema, which allows no additional fields"
+            else:
+                yield from self.of(each, more, f"{place}.{name}", depth + 1)
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    if kind not in _TYPES:
+        return True
+    if isinstance(value, bool):
+        return kind == "boolean"
+    # JSON has only one type of numbers: 1.0 is an integer.
+    return isinstance(value, _TYPES[kind]) or (kind == "integer" and isinstance(value, float) and value.is_integer())
+
+
+def _same(value: Any, other: Any) -> bool:
+    return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
+
+
+def _kind(value: Any) -> str:
+    return next((name for name in _TYPES if _is_of(value, name)), type(value).__name__)
+
+
+def _range(schema: Schema, least: str, most: str) -> str:
+    said = [f"{word} {schema[key]}" for word, key in (("at least", least), ("at most", most)) if key in schema]
+    return " and ".join(said)
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = json.dumps(value, default=repr)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -445,7 +445,7 @@ def check_url(
 
     Raises:
         UsageError: The address or the key is invalid.
-        MissingExtra: httpx is not installed.
+        MissingExtra: httpx or jsonschema is not installed.
     """
     with ServerUnderTest(url, timeout_s, api_key) as site:
         return ValidationReport(target=site.place, findings=run(CHECKS, site, heard))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from ...errors import MissingExtra
 from ...testing.check import CheckFailure, CheckSkip, CheckWarning
-from ...testing.schemas import NoValue, SchemaValues, first_fault, without_patterns
+from ...testing.schemas import NoValue, SchemaValues, first_fault
 from .url_server import excerpt
 
 T = TypeVar("T")
@@ -25,8 +27,10 @@ def check_schema(name: str, schema: Any, seconds: float) -> None:
         raise CheckFailure(
             f"{name} has type {excerpt(schema['type'])}", "use an object for actions, observations and states"
         )
-    import jsonschema
-
+    try:
+        jsonschema = importlib.import_module("jsonschema")
+    except ModuleNotFoundError:
+        raise MissingExtra("jsonschema", "core") from None
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
 
     def look() -> None:
@@ -55,7 +59,7 @@ def check_value(name: str, value: Any, schema: Any, seconds: float) -> None:
     """Raises `CheckFailure` if a value does not match its schema, `CheckWarning` if only required fields are
     absent. Skips regular expressions: some take years to match, and block the process meanwhile.
     """
-    plain = without_patterns(schema)
+    plain = _without_patterns(schema)
     lenient = {keyword: part for keyword, part in plain.items() if keyword != "required"}
     fix = "declare all sent fields in the class, or send all declared fields"
     fault = _within(seconds, lambda: first_fault(value, lenient, name), name)
@@ -73,7 +77,7 @@ def action_of(schema: Any, seconds: float) -> Any:
     ):
         raise CheckSkip(f"its schema needs a length or number of items above {LONG:,}")
     try:
-        plain = without_patterns(schema)
+        plain = _without_patterns(schema)
         # Optional properties are left out: fewer values can be wrong.
         optional = frozenset(schema.get("properties", ())) - frozenset(schema.get("required", ()))
         return _within(seconds, SchemaValues(plain, skipped=optional).value, "the action")
@@ -114,3 +118,18 @@ def _parts(schema: Any) -> Iterator[dict[str, Any]]:
             waiting.extend(value.values())
         elif isinstance(value, list):
             waiting.extend(value)
+
+
+def _without_patterns(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_patterns(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {name: _without_patterns(each) for name, each in value.items()}
+    # Properties may have the names of keywords. Their values are schemas, not strings.
+    if isinstance(value.get("pattern"), str):
+        del kept["pattern"]
+    if isinstance(value.get("patternProperties"), dict) and "type" in value:
+        del kept["patternProperties"]
+        kept.pop("additionalProperties", None)
+    return kept

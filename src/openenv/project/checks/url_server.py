@@ -81,7 +81,7 @@ class ServerUnderTest:
 
     Raises:
         UsageError: The address or the key is invalid.
-        MissingExtra: httpx is not installed.
+        MissingExtra: httpx or jsonschema is not installed.
     """
 
     def __init__(self, url: str, timeout_s: float, api_key: str | None):
