@@ -261,20 +261,22 @@ def test_a_task_is_chosen_from_the_lists_of_its_split(enter: Enter) -> None:
     with serving(".", cwd=ROOT / "envs/gridworld") as server:
         visitor = enter(server.url)
         page = visitor.page
+        words = page.locator(".transition .words").first
         page.get_by_label("Split").select_option("test")
         visitor.reset()
-        assert "split=test" in page.locator(".transition .words").first.inner_text()
+        expect(words).to_contain_text("split=test")
         page.locator("#task").select_option("3")
         visitor.reset()
+        expect(words).to_contain_text("index=3")
         first = visitor.observation().inner_text()
-        visitor.reset()
-        assert visitor.observation().inner_text() == first
-        assert "test" in page.locator(".transition .words").first.inner_text()
+        with page.expect_response("**/web/reset"):
+            visitor.reset()
+        expect(visitor.observation()).to_have_text(first, use_inner_text=True)
         page.get_by_label("Split").select_option("train")
         page.locator("#task-number").fill("777")
         visitor.reset()
-        assert "777" in page.locator(".transition .words").first.inner_text()
-        assert visitor.observation().inner_text() != first
+        expect(words).to_contain_text("index=777")
+        expect(visitor.observation()).not_to_have_text(first, use_inner_text=True)
         visitor.look("tasks")
         assert visitor.check_accessibility() == []
 
