@@ -10,8 +10,6 @@ downloads from the Hub.
 from __future__ import annotations
 
 import argparse
-import base64
-import io
 from typing import Any, Literal
 
 from datasets import Dataset
@@ -21,6 +19,7 @@ from trl import GRPOConfig, GRPOTrainer
 from openenv.adapters.trl import environment_factory
 from openenv.client import GenericEnvClient
 from openenv.environment import Environment
+from openenv.images import RenderedImage
 from openenv.types import Action, Observation, State
 
 COLOURS = ("red", "green", "blue")
@@ -35,9 +34,9 @@ class NameAction(Action):
 
 
 class Picture(Observation):
-    """An image, as a `data:` URL. It is empty after the answer."""
+    """An image; none after the answer."""
 
-    image: str = ""
+    image: RenderedImage | None = None
 
 
 class Colours(Environment[NameAction, Picture, State]):
@@ -51,9 +50,7 @@ class Colours(Environment[NameAction, Picture, State]):
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Picture:
         self._colour = self.rng.choice(COLOURS)
-        file = io.BytesIO()
-        Image.new("RGB", (64, 64), self._colour).save(file, "PNG")
-        return Picture(image=f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}")
+        return Picture(image=RenderedImage.of(Image.new("RGB", (64, 64), self._colour)))
 
     def step(self, action: NameAction, timeout_s: float | None = None, **kwargs: Any) -> Picture:
         return Picture(reward=float(action.colour == self._colour), done=True)

@@ -55,6 +55,7 @@ def test_the_names_of_the_package():
         "GenericAction",
         "GenericEnvClient",
         "Observation",
+        "RenderedImage",
         "State",
         "StepResult",
         "SyncEnvClient",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .client import *
     from .environment import Environment, Transform
     from .errors import *
+    from .images import RenderedImage
     from .server.app import create_app
     from .types import Action, Observation, State, StepResult, reward_mask
 
@@ -65,6 +66,7 @@ __all__ = [
     "ProviderBusy",
     "ProviderFailed",
     "QueueTimeout",
+    "RenderedImage",
     "ResetRequired",
     "RubricFailed",
     "SchemaMismatch",
@@ -105,6 +107,7 @@ _HOMES = {
     **dict.fromkeys(["EnvClient", "GenericAction", "GenericEnvClient", "SyncEnvClient"], "openenv.client"),
     **dict.fromkeys(["SyncVectorEnvClient", "VectorEnvClient"], "openenv.client"),
     **dict.fromkeys(["Environment", "Transform"], "openenv.environment"),
+    "RenderedImage": "openenv.images",
     **dict.fromkeys(["Action", "Observation", "State", "StepResult", "reward_mask"], "openenv.types"),
     "cli": "openenv.cli",
     "core": "openenv.core",

@@ -15,6 +15,7 @@ from openenv.adapters.trl.episode import answer_of
 from openenv.client import GenericEnvClient
 from openenv.environment import Environment
 from openenv.errors import StepFailed
+from openenv.images import RenderedImage
 from openenv.server import create_app
 from openenv.types import Action, Observation, State
 
@@ -53,6 +54,7 @@ def image_of(part: dict[str, Any]) -> Any:
         file_of("WEBP"),
         file_of("JPEG"),
         np.full((10, 12, 3), RED, np.uint8),
+        RenderedImage.of(np.full((10, 12, 3), RED, np.uint8), "jpeg"),
     ],
 )
 def test_an_image_is_a_content_part(screen: Any) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import html
-import struct
-import zlib
 from collections.abc import Callable, Container, Iterator, Mapping
 from types import GenericAlias
 from typing import Any, TypeVar
@@ -18,12 +15,11 @@ from pydantic import create_model
 
 from ..environment import Environment
 from ..errors import InvalidAction
+from ..images import RenderedImage
 
 # Larger pictures are downsampled: the page is not wider, and limits the total size.
 MOST_PIXELS = 1024
 MOST_BYTES = 2 * 1024 * 1024
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # by the number of channels: grey, grey and alpha, RGB, RGBA
 
 
 def as_html(rendered: Any) -> str | None:
@@ -38,6 +34,7 @@ def as_html(rendered: Any) -> str | None:
 
     Raises:
         ValueError: An array has another shape.
+        MissingExtra: Pillow is not installed.
     """
     if isinstance(rendered, list | tuple):
         return as_html(rendered[-1]) if rendered else None
@@ -47,39 +44,21 @@ def as_html(rendered: Any) -> str | None:
         return None
     frame = _eight_bits(rendered)
     step = max(1, -(-max(frame.shape[:2]) // MOST_PIXELS))
-    written = png(frame[::step, ::step])
-    while len(written) > MOST_BYTES:
+    image = RenderedImage.of(frame[::step, ::step])
+    while len(image.data) > MOST_BYTES:
         step *= 2
-        written = png(frame[::step, ::step])
-    text = base64.b64encode(written).decode()
-    return f'<img alt="the environment" style="max-width: 100%" src="data:image/png;base64,{text}">'
-
-
-def png(frame: NDArray[np.uint8]) -> bytes:
-    """A frame as a PNG file.
-
-    Args:
-        frame: Array of shape (height, width, channels), with 1 to 4 channels.
-    """
-    height, width, channels = frame.shape
-    # Each row begins with its filter type; 0 is no filter.
-    rows = np.zeros((height, 1 + width * channels), dtype=np.uint8)
-    rows[:, 1:] = frame.reshape(height, width * channels)
-    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
-    parts = (_part(b"IHDR", header), _part(b"IDAT", zlib.compress(rows.tobytes(), 1)), _part(b"IEND", b""))
-    return _SIGNATURE + b"".join(parts)
-
-
-def _part(name: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        image = RenderedImage.of(frame[::step, ::step])
+    return f'<img alt="the environment" style="max-width: 100%" src="{image.data_url()}">'
 
 
 def _eight_bits(frame: NDArray[Any]) -> NDArray[np.uint8]:
     """Converts a frame with channels to uint8. Floats are shares of full brightness."""
     if frame.ndim == 2:
         frame = frame[:, :, np.newaxis]
-    if frame.ndim != 3 or frame.shape[2] not in _COLOUR_TYPES or 0 in frame.shape:
+    if frame.ndim != 3 or frame.shape[2] not in {1, 2, 3, 4} or 0 in frame.shape:
         raise ValueError(f"render() returned an array of shape {frame.shape}, which is not a picture")
+    if frame.shape[2] == 2:  # grey and transparency
+        frame = frame[:, :, [0, 0, 0, 1]]
     if frame.dtype == np.bool_ or frame.dtype.kind == "f":
         frame = np.clip(np.nan_to_num(frame.astype(np.float64)), 0, 1) * 255
     bytes_alone: NDArray[np.uint8] = np.clip(frame, 0, 255).astype(np.uint8)

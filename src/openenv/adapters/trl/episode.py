@@ -108,7 +108,7 @@ def answer_of(observation: Any) -> str | list[dict[str, Any]]:
 
     Raises:
         StepFailed: A value cannot be written as JSON, or an image cannot be read.
-        UsageError: It contains an image and Pillow is not installed.
+        MissingExtra: It contains an image and Pillow is not installed.
     """
     called = _called(observation)
     if "result" not in called:
