@@ -10,7 +10,7 @@ PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 # this variable is set, as in images for containers, every process of every test would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-peer bench-recording replay-bundled plots chaos soak clean
+.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -99,6 +99,9 @@ bench-scale: install ## Up to 16,384 sessions at once; writes out/scale
 
 bench-cartpole: install ## CartPole-v1 by 256, next to Gymnasium's own vector environments
 	@$(BIN)/python scripts/bench_cartpole.py
+
+bench-frames: install ## Images of 84x84x4 by 16, next to Gymnasium's own vector environments and a bare socket
+	@$(BIN)/openenv bench frames
 
 bench-peer: install .venv-peer/.installed ## The same environment under the released peer and here, in turns
 	@$(BIN)/python scripts/bench_peer.py

@@ -1,4 +1,4 @@
-"""Commands of `openenv bench` that need a checkout: demo, compare, sandbox, report."""
+"""Commands of `openenv bench` that need a checkout: demo, compare, frames, batched, sandbox, report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from openenv.cli import bench as options
-from openenv.cli.terminal import COUNT, FILE, FOLDER, display_module, ended_in_order
+from openenv.cli.terminal import COUNT, FILE, FOLDER, display_module, ended_in_order, together
 from openenv.errors import UsageError
 
 if TYPE_CHECKING:
@@ -100,6 +100,60 @@ def _show_workload(display: Display, workload: str, total: int, counts: LoadCoun
     else:
         note = ", ".join(filter(None, (f"{counts.steps:,} steps", options.failures(counts))))
         display.show(workload, {"episodes": (counts.finished, total)}, note)
+
+
+turn_options = together(
+    click.option("--rounds", type=COUNT, default=5, show_default=True, help="Turns of each system."),
+    click.option(
+        "--duration", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds of each turn."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for `openenv bench compare`."),
+)
+
+
+@click.command(short_help="Image observations, next to Gymnasium's vector environments.")
+@click.option("--env", "env_id", help="A real environment, e.g. ALE/Pong-v5 (grey, 84x84, 4 frames).")
+@click.option("--shape", default="84x84x4", show_default=True, help="Shape of an image of bytes, without --env.")
+@click.option("--envs", type=COUNT, default=16, show_default=True, help="Number of environments.")
+@click.option("--workers", type=COUNT, default=2, show_default=True, help="Worker processes of the server.")
+@turn_options
+def frames(
+    env_id: str | None, shape: str, envs: int, workers: int, rounds: int, duration: float, as_json: bool
+) -> None:
+    """Steps the same environments through RemoteVectorEnv, AsyncVectorEnv (a process for each), SyncVectorEnv (all in
+    one process) and a bare picows socket, in turns; memcpy copies the same bytes without a step. Also prints the
+    memory of openenv's server and client.
+
+    \b
+    Examples:
+      openenv bench frames
+      openenv bench frames --shape 480x640x3 --envs 4
+      openenv bench frames --env ALE/Pong-v5
+    """
+    shown = display_module()
+    from openenv.bench.result import turns_document
+
+    from .frames import Frames, measure_frames
+    from .tables import memory_line, turns_table
+    from .turns import TurnPlan, ratios
+
+    sizes = tuple(options.numbers(shape, int, "--shape", "x"))
+    if min(sizes) < 1:
+        raise UsageError(f"--shape is {shape}: each of its numbers must be at least 1")
+    what = Frames(sizes, env_id, workers, TurnPlan(envs, rounds, duration))
+    with ended_in_order(), shown.Display() as display:
+        found = measure_frames(what, display.say)
+    if as_json:
+        workload = {"env": env_id, "shape": None if env_id else sizes, "envs": envs, "workers": workers}
+        served = f"{env_id or 'images'}, {workers} worker(s)"
+        memory = {**asdict(found.memory), "by_arrays": found.memory.by_arrays}
+        further = {"ratios": ratios(found.rates), "memory": memory}
+        systems = {name: [asdict(rate) for rate in rates] for name, rates in found.rates.items()}
+        print(json.dumps(turns_document("frames", workload, options.command_line(), served, systems, **further)))
+        return
+    console = shown.console()
+    console.print(turns_table(found.rates, found.memory.arrays // envs))
+    console.print(memory_line(found.memory), soft_wrap=True)
 
 
 @click.command(short_help="Write the report and figures of `bench scale`.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,11 +11,14 @@ from rich.table import Table
 from openenv.cli.display import FIGURES, milliseconds
 
 from .demo_report import figures_table
+from .turns import OPENENV, median_of, ratios
 
 if TYPE_CHECKING:
     from .compare import FigureComparison
+    from .frames import FrameMemory
     from .games import DemoWorkload
     from .sandbox import JobSummary
+    from .turns import TurnRate
 
 _PHASES = ("scheduling", "running", "total")
 
@@ -58,6 +61,47 @@ def stage_table(summaries: Sequence[JobSummary]) -> Table:
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def turns_table(rates: Mapping[str, Sequence[TurnRate]], step_bytes: int | None = None) -> Table:
+    """A table of systems that were measured in turns.
+
+    Args:
+        rates: The results by system.
+        step_bytes: Size of one observation, for a column with megabytes per second.
+    """
+    table = Table()
+    names = ["", "steps/s", *(["MB/s"] if step_bytes else []), "server us", "client us", f"{OPENENV} by it"]
+    for name in names:
+        table.add_column(name, justify="right" if name else "left")
+    by_it = ratios(rates)
+    for system, rounds in rates.items():
+        steps, server = median_of(rounds, "steps_per_second"), median_of(rounds, "server_us_per_step")
+        client = median_of(rounds, "client_us_per_step")
+        table.add_row(
+            system,
+            _figure(steps),
+            *([_figure(steps * step_bytes / 1e6)] if steps is not None and step_bytes else []),
+            _figure(server),
+            _figure(client),
+            f"{by_it[system]:.3g}",
+        )
+    return table
+
+
+def memory_line(memory: FrameMemory) -> str:
+    """The memory of both sides, in a sentence."""
+    base, server, client, arrays = (
+        _figure(size / 1e6) for size in (memory.server_base, memory.server, memory.client, memory.arrays)
+    )
+    return (
+        f"resident memory: the server has {base} MB and grows by {server} MB, the client by {client} MB; together "
+        f"{_figure(memory.by_arrays)} times the observations' {arrays} MB"
+    )
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def demo_table(workloads: Sequence[DemoWorkload]) -> Table:

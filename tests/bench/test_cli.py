@@ -69,6 +69,10 @@ def terminal(monkeypatch):
         (["demo", "--sessions", "9999999"], "too many"),
         (["steps", "--serve", "echo", "--sessions", "9999999"], "--processes"),
         (["steps", "--serve", "echo", "--vector", "9999999"], "--processes"),
+        (["frames", "--shape", "84xa"], "--shape is '84xa'"),
+        (["frames", "--shape", "84x0"], "--shape is 84x0"),
+        (["frames", "--env", "Nowhere-v0"], "cannot make Nowhere-v0"),
+        (["frames", "--env", "Blackjack-v1"], "whose observations are an array"),
         (["compare", "/no/such.json", "/no/other.json"], "cannot read /no/such.json"),
     ],
 )

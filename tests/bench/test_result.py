@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from openenv.bench.result import read_result, scale_document, steps_document
+from openenv.bench.result import read_result, scale_document, steps_document, turns_document
 from openenv.bench.steps import ClosedLoop
 from openenv.errors import UsageError
 
@@ -56,6 +56,15 @@ def test_batches_of_one_kind_are_the_trials_of_a_case(write):
     }
 
 
+@pytest.mark.parametrize("kind", ["frames", "batched"])
+def test_turns_of_a_system_are_the_trials_of_a_case(write, kind):
+    systems = {"openenv": [{"steps_per_second": 7.0}, {"steps_per_second": 8.0}], "memcpy": [{}]}
+    document = turns_document(kind, {"envs": 4}, f"openenv bench {kind}", "images", systems, memory={"arrays": 1})
+    assert (document["server"], document["memory"]) == ("images", {"arrays": 1})
+    result = read_result(write(document))
+    assert (result.kind, result.workload, result.cases) == (kind, {"envs": 4}, systems)
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -70,6 +79,8 @@ def test_batches_of_one_kind_are_the_trials_of_a_case(write):
         {"bench": "steps", "workload": {}, "trials": []},
         {"bench": "steps", "workload": {}, "trials": ["a"]},
         {"bench": "scale", "workload": {}, "batches": [1]},
+        {"bench": "frames", "workload": {}},
+        {"bench": "frames", "workload": {}, "systems": {"openenv": []}},
         {"bench": "storm", "workload": {}, "batches": []},
     ],
 )

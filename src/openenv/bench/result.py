@@ -14,6 +14,8 @@ from .machine import machine
 from .steps import ClosedLoop, StepCost, mean_cost
 
 STEPS, SCALE = "steps", "scale"
+# Measurements of several systems in turns.
+TURNS = ("batched", "frames")
 
 
 def steps_document(
@@ -56,6 +58,27 @@ def scale_document(
     return {**_head(SCALE, command, workload, served_by), "load": load, "batches": batches}
 
 
+def turns_document(
+    kind: str,
+    workload: Mapping[str, Any],
+    command: str,
+    served_by: str,
+    systems: Mapping[str, Sequence[Mapping[str, Any]]],
+    **further: Any,
+) -> dict[str, Any]:
+    """The document that `openenv bench frames --json` and `openenv bench batched --json` print.
+
+    Args:
+        kind: `frames` or `batched`.
+        workload: What was measured.
+        command: The command line of the measurement.
+        served_by: Description of the server.
+        systems: The figures of each turn, by system.
+        further: Further results, by name.
+    """
+    return {**_head(kind, command, workload, served_by), "systems": systems, **further}
+
+
 def _head(kind: str, command: str, workload: Mapping[str, Any], served_by: str) -> dict[str, Any]:
     return {"bench": kind, "command": command, "machine": machine(), "server": served_by, "workload": workload}
 
@@ -66,9 +89,10 @@ class Result:
 
     Attributes:
         path: The file.
-        kind: `steps` or `scale`.
+        kind: `steps`, `scale`, `frames` or `batched`.
         workload: The workload. Figures of different workloads cannot be compared.
-        cases: The figures of each trial, by name of the case. `steps` has one case, with an empty name.
+        cases: The figures of each trial, by name of the case. `steps` has one case, with an empty name; those of
+            `frames` and `batched` are systems.
     """
 
     path: Path
@@ -78,7 +102,7 @@ class Result:
 
 
 def read_result(path: Path) -> Result:
-    """Reads a file with a document of `steps_document` or `scale_document`.
+    """Reads a file with a document of `steps_document`, `scale_document` or `turns_document`.
 
     Raises:
         UsageError: The file cannot be read, or has no such document.
@@ -92,7 +116,9 @@ def read_result(path: Path) -> Result:
     try:
         kind, workload = document["bench"], document["workload"]
         cases: dict[str, Any] = {"": document["trials"]} if kind == STEPS else {}
-        for batch in document["batches"] if kind != STEPS else ():
+        if kind in TURNS:
+            cases = dict(document["systems"])
+        for batch in document["batches"] if kind == SCALE else ():
             name = f"{batch['num_requests']:,} sessions, {batch['wait_seconds']:g} s wait"
             cases.setdefault(name, []).append(batch)
     except (KeyError, TypeError, ValueError):
@@ -101,13 +127,13 @@ def read_result(path: Path) -> Result:
         isinstance(trials, list) and trials and all(isinstance(trial, dict) for trial in trials)
         for trials in cases.values()
     )
-    if kind not in (STEPS, SCALE) or not isinstance(workload, dict) or not whole:
+    if kind not in (STEPS, SCALE, *TURNS) or not isinstance(workload, dict) or not whole:
         raise _not_a_result(path)
     return Result(path, kind, workload, cases)
 
 
 def _not_a_result(path: Path) -> UsageError:
     return UsageError(
-        f"{path} is not the result of a measurement: use the output of `openenv bench steps --json`, or the "
-        "result.json of `openenv bench scale`"
+        f"{path} is not the result of a measurement: use the output of `openenv bench steps --json` (or of frames, "
+        "batched), or the result.json of `openenv bench scale`"
     )

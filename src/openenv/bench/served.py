@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -200,7 +200,9 @@ class Floor(ServedProcess):
         super().__init__([sys.executable, "-m", __name__])
 
 
-class _Answering(WSListener):
+class EmptyListener(WSListener):
+    """Answers every frame with the same observation."""
+
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type is WSMsgType.CLOSE:
             transport.send_close(WSCloseCode.OK)
@@ -209,11 +211,11 @@ class _Answering(WSListener):
             transport.send(WSMsgType.TEXT, _ANSWER)
 
 
-async def serve_floor() -> None:
-    """Answers every frame with the same observation until SIGTERM."""
+async def serve_floor(listener: Callable[[], WSListener] = EmptyListener) -> None:
+    """Serves connections until SIGTERM, each with a new listener."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    server = await ws_create_server(lambda _: _Answering(), "127.0.0.1", 0, backlog=BACKLOG)
+    server = await ws_create_server(lambda _: listener(), "127.0.0.1", 0, backlog=BACKLOG)
     host, port = server.sockets[0].getsockname()
     sys.stdout.write(f"http://{host}:{port}\n")
     sys.stdout.flush()

@@ -77,12 +77,12 @@ def failures(counts: LoadCounts) -> str:
     return f"{counts.failed:,} failed" if counts.failed else ""
 
 
-def numbers(text: str, kind: Callable[[str], T], option: str) -> list[T]:
-    """Comma-separated numbers."""
+def numbers(text: str, kind: Callable[[str], T], option: str, between: str = ",") -> list[T]:
+    """Numbers with a separator between them."""
     try:
-        return [kind(part) for part in text.split(",")]
+        return [kind(part) for part in text.split(between)]
     except ValueError:
-        raise UsageError(f"{option} is {text!r}: it must be numbers with commas between them") from None
+        raise UsageError(f"{option} is {text!r}: it must be numbers with {between!r} between them") from None
 
 
 launch_options = together(
@@ -388,6 +388,7 @@ def _measured(
 CHECKOUT_COMMANDS = {
     "compare": "Compare two measurements.",
     "demo": "Serve, drive and measure on this machine, in under a minute.",
+    "frames": "Image observations, next to Gymnasium's vector environments.",
     "report": "Write the report and figures of `bench scale`.",
     "sandbox": "Measure how a provider starts, runs and removes jobs.",
 }
