@@ -91,6 +91,10 @@ async def test_a_vector_that_is_strict(version):
         with pytest.raises(SeedIgnored):
             await envs.reset(seeds=[None, 5])
         assert [result.error for result in await envs.step([{}, {}])] == [None, None]
+        await envs.send_reset(seeds=[None, 5])
+        told = {env_id: result.error for env_id, result in await envs.recv(min_ready=2)}
+        assert (told[0], type(told[1])) == (None, SeedIgnored)
+        assert [result.error for result in await envs.step([{}, {}])] == [None, None]
 
 
 @pytest.mark.parametrize("metadata", [None, 5, {}, {"seedable": True}, {"seedable": 0}])

@@ -202,6 +202,7 @@ def test_numbers_and_modes_that_make_no_sense(options, said):
         (lambda envs: envs.step([ONE]), "1 actions for 3"),
         (lambda envs: envs.send([ONE, ONE], [0]), "2 actions for 1"),
         (lambda envs: envs.reset(seeds=[1]), "1 seeds for 3"),
+        (lambda envs: envs.send_reset([1, 2], [0]), "2 seeds for 1"),
         (lambda envs: envs.reset(env_ids=[0, 0]), "each environment once"),
         (lambda envs: envs.send([ONE], [3]), "from 0 to 2"),
         (lambda envs: envs.recv(), "send"),
@@ -245,6 +246,34 @@ async def test_the_first_finished_are_taken_first(version):
         (last,) = await envs.recv()
         assert isinstance(last, Finished)
         assert (last.env_id, last.result.observation.total) == (1, 1)
+
+
+async def test_resets_that_are_sent_are_taken_with_the_steps(version):
+    bell = Bell()
+    async with vector(app_of(partial(RingingCounter, bell))) as envs:
+        await envs.send_reset(seeds=[5, 6], env_ids=[2, 0], start=4)
+        begun = {done.env_id: done.result for done in await envs.recv(min_ready=2)}
+        assert {index: result.metadata for index, result in begun.items()} == {2: {"seed": 5}, 0: {"seed": 6}}
+        assert [result.observation.total for result in begun.values()] == [4, 4]
+        await envs.send([ONE], env_ids=[2])
+        await until(lambda: len(bell.waiting) == 1)
+        with pytest.raises(UsageError, match=r"\[2\].*recv"):
+            await envs.send_reset(env_ids=[1, 2])
+        await envs.send_reset(env_ids=[1])
+        assert [done.env_id for done in await envs.recv()] == [1]
+        bell.waiting[0].set_result(None)
+        ((env_id, result),) = await envs.recv()
+        assert (env_id, result.observation.total) == (2, 5)
+
+
+@pytest.mark.parametrize("mode", ["disabled", "next_step", "same_step"])
+async def test_a_reset_that_is_sent_ends_the_episode_in_each_mode(version, mode):
+    async with vector(app_of(), 2, autoreset_mode=mode) as envs:
+        await envs.reset()
+        await envs.step([ONE] * 2)
+        await envs.send_reset(start=7)
+        assert {done.result.observation.total for done in await envs.recv(min_ready=2)} == {7}
+        assert rewards(await envs.step([ONE] * 2)) == [1.0] * 2
 
 
 async def test_a_receiver_does_not_wait_longer_than_it_likes():
@@ -1215,6 +1244,9 @@ def test_the_sync_facade(version):
         envs.send([ONE], env_ids=[1])
         ((env_id, result),) = envs.recv(timeout_s=10)
         assert (env_id, result.reward) == (1, 2.0)
+        envs.send_reset(env_ids=[1], start=3)
+        ((env_id, result),) = envs.recv(timeout_s=10)
+        assert (env_id, result.observation.total) == (1, 3)
         assert errors(envs.reset(env_ids=[0])) == [None]
     assert app.state.openenv.active_sessions == 0
 
@@ -1248,7 +1280,7 @@ def test_a_block_gives_the_synchronous_client():
     assert app.state.openenv.active_sessions == 0
 
 
-@pytest.mark.parametrize("method", ["connect", "reset", "step", "send", "recv", "close"])
+@pytest.mark.parametrize("method", ["connect", "reset", "step", "send_reset", "send", "recv", "close"])
 def test_both_forms_take_the_same_arguments(method):
     signatures = [inspect.signature(getattr(cls, method)) for cls in (VectorEnvClient, SyncVectorEnvClient)]
     assert list(signatures[0].parameters.values()) == list(signatures[1].parameters.values())

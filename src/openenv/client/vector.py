@@ -18,6 +18,7 @@ from ..errors import (
     InvalidArgument,
     OpenEnvError,
     ProtocolViolation,
+    SeedIgnored,
     SessionLost,
     UsageError,
 )
@@ -105,6 +106,15 @@ class SyncVectorEnvClient(Generic[ActT, ObsT]):
     def step(self, actions: Sequence[ActT]) -> list[StepResult[ObsT]]:
         """See `VectorEnvClient.step`."""
         return self._client.blocking(self._client.step(actions))
+
+    def send_reset(
+        self,
+        seeds: Sequence[int | None] | None = None,
+        env_ids: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """See `VectorEnvClient.send_reset`."""
+        self._client.blocking(self._client.send_reset(seeds, env_ids, **kwargs))
 
     def send(self, actions: Sequence[ActT], env_ids: Sequence[int] | None = None) -> None:
         """See `VectorEnvClient.send`."""
@@ -269,14 +279,9 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
             SeedIgnored: With `strict`: the environment ignores the given seeds. The episodes have begun anyway.
         """
         slots = self._pick(env_ids)
-        if seeds is not None and len(seeds) != len(slots):
-            raise UsageError(f"{len(seeds)} seeds for {len(slots)} environments: one for each")
-        if seeds is None:
-            arguments = [kwargs] * len(slots)
-        else:  # numpy's integers are not those of JSON
-            arguments = [{**kwargs, "seed": seed if seed is None else index(seed)} for seed in seeds]
+        arguments = _reset_arguments(slots, seeds, kwargs)
         await self.connect()
-        batch = self._state.reset(slots, arguments)
+        batch = self._state.reset(slots, arguments, first_finished=False)
         results = await self._results(batch, slots)
         for slot, given in zip(slots, arguments, strict=True):
             check_seed(self._client, given, batch.outcomes[slot.index])
@@ -293,6 +298,21 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         await self.connect()
         return await self._results(self._state.step(slots, given, first_finished=False), slots)
 
+    async def send_reset(
+        self,
+        seeds: Sequence[int | None] | None = None,
+        env_ids: Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Begins an episode in some environments; `recv` returns the results. It takes and raises what `reset` does.
+
+        With `strict`, `SeedIgnored` is the error of each result whose seed was ignored; its episode has begun.
+        """
+        slots = self._pick(env_ids)
+        arguments = _reset_arguments(slots, seeds, kwargs)
+        await self.connect()
+        self._state.reset(slots, arguments, first_finished=True)
+
     async def send(self, actions: Sequence[ActT], env_ids: Sequence[int] | None = None) -> None:
         """Begins a step in some environments; `recv` returns the results. Raises as `reset` does.
 
@@ -306,7 +326,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         self._state.step(slots, given, first_finished=True)
 
     async def recv(self, min_ready: int = 1, timeout_s: float | None = None) -> list[Finished[ObsT]]:
-        """Takes the results of steps that were begun with `send`, first finished first.
+        """Takes the results of calls that were begun with `send` or `send_reset`, first finished first.
 
         Args:
             min_ready: How many to wait for; all that are ready are returned.
@@ -317,7 +337,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         """
         self._check_loop()
         taken = await self._state.received(min_ready, timeout_s)
-        return [Finished(index, self._result(outcome)) for index, outcome in taken]
+        return [Finished(index, self._received(self._state.slots[index], outcome)) for index, outcome in taken]
 
     async def close(self) -> None:
         """Ends all sessions and connections. May be called repeatedly; a later `reset` connects anew.
@@ -413,6 +433,14 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         result, outcomes = self._result, batch.outcomes
         return [result(outcomes[slot.index]) for slot in slots]
 
+    def _received(self, slot: EnvSlot, outcome: EnvOutcome) -> StepResult[ObsT]:
+        if slot.kind == "reset":
+            try:
+                check_seed(self._client, slot.contents, outcome)
+            except SeedIgnored as ignored:
+                return StepResult(observation=cast("ObsT", None), error=ignored)
+        return self._result(outcome)
+
     def _result(self, outcome: EnvOutcome) -> StepResult[ObsT]:
         """The result of a call; `error` has every failure."""
         try:
@@ -432,6 +460,18 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
             error = misread_error(self._parse, fault)
             error.__cause__ = fault
         return StepResult(observation=cast("ObsT", None), error=error)
+
+
+def _reset_arguments(
+    slots: Sequence[EnvSlot], seeds: Sequence[int | None] | None, kwargs: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The arguments of each environment's reset."""
+    if seeds is None:
+        return [kwargs] * len(slots)
+    if len(seeds) != len(slots):
+        raise UsageError(f"{len(seeds)} seeds for {len(slots)} environments: one for each")
+    # numpy's integers are not those of JSON
+    return [{**kwargs, "seed": seed if seed is None else index(seed)} for seed in seeds]
 
 
 class ConnectionPool:

@@ -218,12 +218,23 @@ class VectorState:
         self._underway = 0
         self._receiver: tuple[int, asyncio.Future[None]] | None = None
 
-    def reset(self, slots: Sequence[EnvSlot], arguments: Sequence[dict[str, Any]]) -> PendingBatch:
-        """Starts episodes. Raises `UsageError` for an environment with a call in flight."""
+    def reset(
+        self, slots: Sequence[EnvSlot], arguments: Sequence[dict[str, Any]], *, first_finished: bool
+    ) -> PendingBatch:
+        """Starts episodes.
+
+        Args:
+            slots: The environments.
+            arguments: The arguments of each reset.
+            first_finished: The outcomes go to `ready`, each as soon as it is there.
+
+        Raises:
+            UsageError: An environment has a call in flight, or a result that was not taken.
+        """
         self._refuse_busy(slots)
         for slot, given in zip(slots, arguments, strict=True):
             slot.begin_reset(given)
-        return self._launch(slots, PendingBatch("reset", {}, False))
+        return self._launch(slots, PendingBatch("reset", self.ready if first_finished else {}, first_finished))
 
     def step(self, slots: Sequence[EnvSlot], actions: Sequence[Any], *, first_finished: bool) -> PendingBatch:
         """Takes a step, or begins an episode where none runs. Raises as `reset` does.
@@ -231,7 +242,7 @@ class VectorState:
         Args:
             slots: The environments.
             actions: The action of each, in wire form.
-            first_finished: The outcomes go to `ready`, each as soon as it is there.
+            first_finished: As for `reset`.
         """
         self._refuse_busy(slots)
         busy: list[EnvSlot] = []
