@@ -1,6 +1,5 @@
 """Systems in turns, and what is computed from them."""
 
-
 from benchmarks.turns import OPENENV, WARM_UP, TurnPlan, TurnRate, VectorSystem, measure_turns, median_of, ratios
 
 
