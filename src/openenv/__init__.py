@@ -12,6 +12,7 @@ from ._imports import lazy as _lazy
 if TYPE_CHECKING:
     from . import cli as cli
     from . import core as core
+    from .arrays import Array
     from .auto import AutoAction, AutoEnv
     from .client import *
     from .environment import Environment, Transform
@@ -24,6 +25,7 @@ __version__ = "1.0.0"
 
 __all__ = [
     "Action",
+    "Array",
     "AutoAction",
     "AutoEnv",
     "Cancelled",
@@ -109,6 +111,7 @@ _HOMES = {
     **dict.fromkeys(["Environment", "Transform"], "openenv.environment"),
     "RenderedImage": "openenv.images",
     **dict.fromkeys(["Action", "Observation", "State", "StepResult", "reward_mask"], "openenv.types"),
+    "Array": "openenv.arrays",
     "cli": "openenv.cli",
     "core": "openenv.core",
     "create_app": "openenv.server.app",

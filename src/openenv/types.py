@@ -81,17 +81,38 @@ Reward = Annotated[
 ]
 
 
-class Action(BaseModel):
-    """What an agent does. Subclass it with the fields of your environment; unknown fields are refused."""
+class _Message(BaseModel):  # noqa: PLW1641 - pydantic makes the hash of frozen models
+    """A model whose fields may be arrays. Two are equal if their arrays have equal shapes and elements."""
 
+    # NaN and infinity are sent as such: the JSON default, null, would mean a missing value.
     model_config = ConfigDict(
         extra="forbid", validate_assignment=True, arbitrary_types_allowed=True, ser_json_inf_nan="constants"
     )
 
+    def __eq__(self, other: object) -> bool:
+        try:
+            return super().__eq__(other)
+        except (ValueError, RuntimeError):  # an array of several elements is neither true nor false
+            return type(self) is type(other) and _equal(self.__dict__, other.__dict__)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and type(one) is type(other):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if hasattr(one, "shape") and hasattr(other, "shape"):
+        return bool(one.shape == other.shape and (one == other).all())
+    return bool(one == other)
+
+
+class Action(_Message):
+    """What an agent does. Subclass it with the fields of your environment; unknown fields are refused."""
+
     metadata: dict[str, Any] = Field(default_factory=dict, description="Facts about the action, not part of it")
 
 
-class Observation(BaseModel):
+class Observation(_Message):
     """What an agent sees after a reset or a step.
 
     Attributes:
@@ -103,22 +124,15 @@ class Observation(BaseModel):
     that ended by itself; clients then report it as `StepResult.truncated`.
     """
 
-    # NaN and infinity are sent as such: the JSON default, null, would mean a missing value.
-    model_config = ConfigDict(
-        extra="forbid", validate_assignment=True, arbitrary_types_allowed=True, ser_json_inf_nan="constants"
-    )
-
     done: bool = Field(default=False, description="Whether the episode is over")
     reward: Reward = Field(default=None, description="Reward of the last action, if there is one")
     metadata: dict[str, Any] = Field(default_factory=dict, description="Facts beside the observation")
 
 
-class State(BaseModel):
+class State(_Message):
     """What an environment tells about its episode, apart from observations. Further fields are welcome."""
 
-    model_config = ConfigDict(
-        extra="allow", validate_assignment=True, arbitrary_types_allowed=True, ser_json_inf_nan="constants"
-    )
+    model_config = ConfigDict(extra="allow")
 
     episode_id: str | None = Field(default=None, description="Name of the episode")
     step_count: int = Field(default=0, ge=0, description="Steps taken since the last reset")

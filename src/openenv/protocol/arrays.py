@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -28,10 +29,17 @@ ELEMENT_SIZES = {
 MAX_DIMENSIONS = 32
 
 
+class ArrayDeclaration:
+    """The base of `openenv.Array`, for code that must not load numpy."""
+
+
 def is_array(value: Any) -> bool:
-    """Whether a value is a numpy array or a torch tensor. Imports neither: such a value has loaded its library."""
+    """Whether a value is an array: of numpy, a torch tensor, or another one that exports its memory (DLPack).
+
+    Imports no library: such a value has loaded its own.
+    """
     numpy = sys.modules.get("numpy")
-    return (numpy is not None and isinstance(value, numpy.ndarray)) or is_tensor(value)
+    return (numpy is not None and isinstance(value, numpy.ndarray)) or hasattr(type(value), "__dlpack__")
 
 
 def is_tensor(value: Any) -> bool:
@@ -46,14 +54,40 @@ def is_numpy_scalar(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.generic)
 
 
-def write_array(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+def to_numpy(array: Any) -> Any:
+    """A numpy array with the elements of an array on any device; those of a `bfloat16` tensor as `float32`.
+
+    Raises:
+        TypeError: It is sparse, quantized or without elements.
+    """
+    import numpy
+
+    if isinstance(array, numpy.ndarray):
+        return array
+    if is_tensor(array):
+        here = _dense(array)
+        return (here.float() if here.dtype is sys.modules["torch"].bfloat16 else here).numpy()
+    return numpy.asarray(array) if hasattr(array, "__array__") else numpy.from_dlpack(array)
+
+
+def plain_elements(array: Any) -> tuple[str, tuple[int, ...], Any]:
     """Element type, shape and elements of an array or a tensor on any device.
+
+    Returns:
+        The elements are a C-contiguous numpy array in little-endian order: the array itself if it is one.
 
     Raises:
         TypeError: Its element type cannot be sent, it has too many dimensions, or it is not a plain array.
     """
     if is_tensor(array):
-        return _write_tensor(array)
+        here, torch = _dense(array), sys.modules["torch"]
+        if here.dtype is torch.bfloat16:  # numpy has no such type
+            return "bfloat16", tuple(here.shape), here.contiguous().view(torch.int16).numpy()
+    try:
+        array = to_numpy(array)
+    except (TypeError, RuntimeError, BufferError) as error:
+        kind = f"tensor of {array.dtype}" if is_tensor(array) else type(array).__name__
+        raise TypeError(f"a {kind} cannot be sent: {error}") from error
     little = array.dtype.newbyteorder("<")
     if little.str not in ELEMENT_SIZES:
         raise TypeError(f"an array of {array.dtype} cannot be sent: its elements must be numbers of a fixed size")
@@ -61,38 +95,39 @@ def write_array(array: Any) -> tuple[str, tuple[int, ...], bytes]:
         raise TypeError(f"an array of {array.ndim} dimensions cannot be sent: at most {MAX_DIMENSIONS}")
     if hasattr(array, "mask"):
         raise TypeError("an array with a mask cannot be sent: send filled() and mask as separate arrays")
-    return little.str, array.shape, array.astype(little, copy=False).tobytes()
+    return little.str, array.shape, array.astype(little, order="C", copy=False)
+
+
+def write_array(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+    """Element type, shape and the bytes of the elements. Raises `TypeError` as `plain_elements` does."""
+    dtype, shape, elements = plain_elements(array)
+    return dtype, shape, elements.tobytes()
 
 
 def list_of(array: Any) -> Any:
     """The elements of an array or a tensor in nested lists, for JSON without marks; for zero dimensions, the element.
 
     Raises:
-        TypeError: As `write_array`, and for complex numbers, which JSON lacks.
+        TypeError: As `plain_elements`, and for complex numbers, which JSON lacks.
     """
-    dtype, *_ = write_array(array)
+    dtype, _, elements = plain_elements(array)
     if "c" in dtype:
         raise TypeError("an array of complex numbers cannot be sent in protocol v1: send two arrays, or use v2")
-    plain = array.detach().cpu() if is_tensor(array) else array
-    return plain.tolist()
+    return (array if dtype == "bfloat16" else elements).tolist()
 
 
-def _write_tensor(tensor: Any) -> tuple[str, tuple[int, ...], bytes]:
+def _dense(tensor: Any) -> Any:
     torch = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
         raise TypeError(f"a tensor of layout {tensor.layout} on {tensor.device} cannot be sent: make it dense first")
-    here = tensor.detach().cpu().resolve_conj().resolve_neg()
-    if here.dtype is torch.bfloat16:  # numpy has no such type
-        _, _, data = write_array(here.contiguous().view(torch.int16).numpy())
-        return "bfloat16", tuple(here.shape), data
-    try:
-        return write_array(here.numpy())
-    except (TypeError, RuntimeError) as error:
-        raise TypeError(f"a tensor of {tensor.dtype} cannot be sent: {error}") from error
+    return tensor.detach().cpu().resolve_conj().resolve_neg()
 
 
-def read_array(dtype: Any, shape: Any, data: bytes) -> Any:
+def read_array(dtype: Any, shape: Any, data: bytes | memoryview) -> Any:
     """The array of an element type, shape and elements; without numpy, a mapping of these three.
+
+    Returns:
+        A writable copy.
 
     Raises:
         ValueError: They are inconsistent, or have the wrong types.
@@ -110,33 +145,48 @@ def read_array(dtype: Any, shape: Any, data: bytes) -> Any:
     try:
         import numpy
     except ImportError:
-        return {"dtype": dtype, "shape": list(shape), "data": data}
-    # A copy, since the caller may write to the array, but the frame's bytes are read-only.
+        return {"dtype": dtype, "shape": list(shape), "data": bytes(data)}
     return numpy.ndarray(tuple(shape), numpy.dtype(dtype), buffer=data).copy()
 
 
-def _read_bfloat16(shape: Any, data: bytes) -> Any:
+def _read_bfloat16(shape: Any, data: bytes | memoryview) -> Any:
     torch = sys.modules.get("torch")
     if torch is None:
-        return {"dtype": "bfloat16", "shape": list(shape), "data": data}
+        return {"dtype": "bfloat16", "shape": list(shape), "data": bytes(data)}
     words = torch.frombuffer(bytearray(data), dtype=torch.int16) if data else torch.empty(0, dtype=torch.int16)
     return words.view(torch.bfloat16).reshape(tuple(shape))
 
 
+def array_parts(array: Any) -> tuple[bytes, Any]:
+    """The header of an array, and its elements as `plain_elements` returns them. Raises `TypeError` as that does."""
+    dtype, shape, elements = plain_elements(array)
+    return _header(dtype, shape), elements
+
+
 def pack_array(array: Any) -> bytes:
-    """Header and elements. Raises `TypeError` as `write_array` does."""
-    dtype, shape, data = write_array(array)
+    """Header and elements in one copy. Raises `TypeError` as `plain_elements` does."""
+    return b"".join(array_parts(array))
+
+
+@lru_cache(maxsize=256)
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
     name = dtype.encode()
-    return b"".join((struct.pack(f"<B{len(name)}sB{len(shape)}Q", len(name), name, len(shape), *shape), data))
+    return struct.pack(f"<B{len(name)}sB{len(shape)}Q", len(name), name, len(shape), *shape)
+
+
+@lru_cache(maxsize=256)
+def _parsed_header(header: bytes) -> tuple[str, tuple[int, ...]]:
+    start = 1 + header[0]
+    return header[1:start].decode("ascii"), struct.unpack_from(f"<{header[start]}Q", header, start + 1)
 
 
 def unpack_array(packed: bytes | memoryview) -> Any:
     """The array of header and elements. Raises `ValueError` as `read_array` does."""
-    packed = bytes(packed)
+    view = memoryview(packed)
     try:
-        start = 1 + packed[0]
-        dtype = packed[1:start].decode("ascii")
-        shape = struct.unpack_from(f"<{packed[start]}Q", packed, start + 1)
+        start = 1 + view[0]
+        elements = start + 1 + 8 * view[start]
+        dtype, shape = _parsed_header(bytes(view[:elements]))
     except (IndexError, UnicodeDecodeError, struct.error) as error:
         raise ValueError("the header of an array cannot be read") from error
-    return read_array(dtype, shape, packed[start + 1 + 8 * len(shape) :])
+    return read_array(dtype, shape, view[elements:])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import binascii
+import math
+import secrets
 import struct
+import sys
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +20,7 @@ from msgspec.msgpack import Ext
 from pydantic_core import from_json, to_json
 
 from ..errors import InvalidMessage
-from .arrays import pack_array, read_array, unpack_array, write_array
+from .arrays import array_parts, is_array, pack_array, read_array, unpack_array, write_array
 from .values import DOLLAR, SCALARS, UNWRITABLE, Portable, encode_json, encode_plain
 
 # In the order in which our own client prefers them.
@@ -55,11 +58,18 @@ class Codec(ABC):
         subprotocol: Its name in the handshake.
         language: Its name in messages for people.
         binary: Whether its frames are binary frames; otherwise they are text frames in UTF-8.
+        list_bytes: A declared array (`openenv.arrays.Array`) of at most this many bytes is sent as nested lists.
     """
 
     subprotocol: ClassVar[str]
     language: ClassVar[str]
     binary: ClassVar[bool]
+    list_bytes: ClassVar[float] = math.inf
+
+    @property
+    def leaves(self) -> frozenset[type[Any]]:
+        """The types of values without parts that it encodes by itself."""
+        return SCALARS
 
     @abstractmethod
     def encode(self, value: Any) -> bytes:
@@ -128,11 +138,16 @@ _MAP = frozenset({dict})
 MAX_DEPTH = 100
 
 
-def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
+def is_plain(value: Any, depth: int = MAX_DEPTH, leaves: frozenset[type[Any]] = SCALARS) -> bool:
     """Whether a value has only dicts with string keys, lists, tuples, strings, numbers, booleans and None.
 
     Their types must be exactly these, since subclasses may be encoded differently. All encoders agree on a plain
     value. A value that is deeper than `depth`, or contains itself, is not plain.
+
+    Args:
+        value: The value.
+        depth: Most levels of nesting.
+        leaves: The types of values without parts: of a codec, or those of all codecs.
     """
     kind = type(value)
     if kind is dict:
@@ -140,14 +155,14 @@ def is_plain(value: Any, depth: int = MAX_DEPTH) -> bool:
             return False
         value = value.values()
     elif kind is not list and kind is not tuple:
-        return kind in SCALARS
-    if depth == 0 or SCALARS.issuperset(map(type, value)):
+        return kind in leaves
+    if depth == 0 or leaves.issuperset(map(type, value)):
         return depth > 0
-    inner = [each for each in value if type(each) not in SCALARS]
+    inner = [each for each in value if type(each) not in leaves]
     if len(inner) > 1 and _MAP.issuperset(map(type, inner)):  # checks the many calls of a batch together
         values = [*chain.from_iterable(map(dict.values, inner))]
-        return _TEXT.issuperset(map(type, chain.from_iterable(inner))) and is_plain(values, depth - 1)
-    return all(is_plain(each, depth - 1) for each in inner)
+        return _TEXT.issuperset(map(type, chain.from_iterable(inner))) and is_plain(values, depth - 1, leaves)
+    return all(is_plain(each, depth - 1, leaves) for each in inner)
 
 
 _MARKS = frozenset({"$bytes", "$array", "$object"})
@@ -274,10 +289,16 @@ class MsgpackCodec(Codec):
     subprotocol: ClassVar[str] = "openenv.v2.msgpack"
     language: ClassVar[str] = "msgpack"
     binary: ClassVar[bool] = True
+    list_bytes: ClassVar[float] = -1
+
+    @property
+    def leaves(self) -> frozenset[type[Any]]:
+        numpy = sys.modules.get("numpy")
+        return SCALARS if numpy is None else SCALARS | {numpy.ndarray}
 
     def encode(self, value: Any) -> bytes:
         try:
-            return _encode_msgpack(value if is_plain(value) else _portable_msgpack(value))
+            return _written(value if is_plain(value, leaves=self.leaves) else _portable_msgpack(value))
         except UNWRITABLE as error:
             raise ValueError(f"cannot be written as msgpack: {error}") from error
 
@@ -295,31 +316,34 @@ class MsgpackCodec(Codec):
         count = len(fields)
         if plain and count < len(_SMALL):  # nearly every step
             try:
-                return Body(count, _encode_msgpack(fields)[1:])
+                return Body(count, _written(fields, 1))
             except UNWRITABLE:  # not plain after all: a declared list of floats that contains a numpy.float64
                 pass
-        return Body(count, self.encode(fields)[len(_map_header(count)) :])
+        try:
+            portable = fields if is_plain(fields, leaves=self.leaves) else _portable_msgpack(fields)
+            return Body(count, _written(portable, len(_map_header(count))))
+        except UNWRITABLE as error:
+            raise ValueError(f"cannot be written as msgpack: {error}") from error
 
     def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002
         return b"%b\xa2id%b%b" % (_map_header(body.count + 1), _encode_msgpack(id), body.fields)
 
     def results(self, id: int, items: Iterable[Result], more: bool) -> bytes:  # noqa: A002
-        results = [
-            Raw(b"%b\xa4call%b%b" % (_map_header(body.count + 1), _encode_msgpack(place), body.fields))
-            if session is None
-            else Raw(
-                b"%b\xa4call%b\xa7session%b%b"
-                % (
-                    # `_map_header`, written out: this is the path of nearly every step.
-                    _SMALL[body.count + 2] if body.count < 14 else _map_header(body.count + 2),
-                    _encode_msgpack(place),
-                    _encode_msgpack(session),
+        parts: list[bytes] = []
+        count = 0
+        for place, session, body in items:
+            count += 1
+            if session is None:
+                parts += (b"%b\xa4call%b" % (_map_header(body.count + 1), _encode_msgpack(place)), body.fields)
+            else:
+                # `_map_header`, written out: this is the path of nearly every step.
+                header = _SMALL[body.count + 2] if body.count < 14 else _map_header(body.count + 2)
+                parts += (
+                    b"%b\xa4call%b\xa7session%b" % (header, _encode_msgpack(place), _encode_msgpack(session)),
                     body.fields,
                 )
-            )
-            for place, session, body in items
-        ]
-        return _encode_msgpack({"id": id, "ok": True, "results": results, "more": more})
+        envelope = b"\x84\xa2id%b\xa2ok\xc3\xa7results%b" % (_encode_msgpack(id), _list_header(count))
+        return b"".join((envelope, *parts, b"\xa4more\xc3" if more else b"\xa4more\xc2"))
 
 
 def _map_header(count: int) -> bytes:
@@ -329,13 +353,69 @@ def _map_header(count: int) -> bytes:
     return struct.pack(">BH", 0xDE, count) if count < 1 << 16 else struct.pack(">BI", 0xDF, count)
 
 
+def _list_header(count: int) -> bytes:
+    """The first bytes of a list of `count` members."""
+    if count < 16:
+        return bytes((0x90 | count,))
+    return struct.pack(">BH", 0xDC, count) if count < 1 << 16 else struct.pack(">BI", 0xDD, count)
+
+
 def _extension(code: int, data: memoryview) -> Any:
     if code != ARRAY:
         raise ValueError(f"unknown extension type {code}: only {ARRAY} (an array) is known")
     return unpack_array(data)
 
 
+class _LargeArray(Exception):
+    """Raised by the encoder for a value with a large array: it would be copied more than once."""
+
+
+# An array of at least this many bytes is copied once, which costs a second pass over the other values.
+_LARGE_BYTES = 4096
+# Stands for a large array in an encoded value. A peer cannot guess it, so none of its strings contains it.
+_PLACEHOLDER = b"\xc1" + secrets.token_bytes(23)
+
+
+def _written(value: Any, start: int = 0) -> bytes:
+    """A portable value, without its first bytes."""
+    try:
+        encoded = _encode_msgpack(value)
+        return encoded[start:] if start else encoded
+    except _LargeArray:
+        pass
+    arrays: list[tuple[bytes, Any]] = []
+
+    def placed(array: Any) -> Raw:
+        if not is_array(array):
+            raise TypeError(f"a {type(array).__name__} cannot be sent")
+        header, elements = array_parts(array)
+        arrays.append((_extension_header(len(header) + elements.nbytes) + header, elements))
+        return Raw(_PLACEHOLDER)
+
+    first, *rest = msgspec.msgpack.Encoder(enc_hook=placed).encode(value).split(_PLACEHOLDER)
+    parts: list[Any] = [first[start:]]
+    for (header, elements), after in zip(arrays, rest, strict=True):
+        parts += (header, elements, after)
+    return b"".join(parts)
+
+
+def _small_array(value: Any) -> Ext:
+    """The encoder's hook for a value that it does not know."""
+    if not is_array(value):
+        raise TypeError(f"a {type(value).__name__} cannot be sent")
+    if getattr(value, "nbytes", 0) >= _LARGE_BYTES:
+        raise _LargeArray
+    return Ext(ARRAY, pack_array(value))
+
+
+def _extension_header(size: int) -> bytes:
+    """The first bytes of an extension with an array."""
+    if size < 1 << 8:
+        return struct.pack(">BBB", 0xC7, size, ARRAY)
+    return struct.pack(">BHB", 0xC8, size, ARRAY) if size < 1 << 16 else struct.pack(">BIB", 0xC9, size, ARRAY)
+
+
 _SMALL = [bytes([0x80 | count]) for count in range(16)]
-_encode_msgpack = msgspec.msgpack.Encoder().encode
+_encode_msgpack = msgspec.msgpack.Encoder(enc_hook=_small_array).encode
 _decode_msgpack = msgspec.msgpack.Decoder(ext_hook=_extension).decode
-_portable_msgpack = Portable(bytes, lambda array: Ext(ARRAY, pack_array(array)), dict)
+_portable_msgpack = Portable(bytes, lambda array: array, dict)

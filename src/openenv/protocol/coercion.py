@@ -1,4 +1,4 @@
-"""Converts lists, numbers and marked objects to the arrays, tensors and bytes that a type declares."""
+"""Converts values as a type declares them: lists and marked objects to arrays and bytes, and arrays to lists."""
 
 from __future__ import annotations
 
@@ -6,47 +6,84 @@ import dataclasses
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, MutableSequence, MutableSet, Sequence, Set
-from functools import partial
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from functools import cache, partial
+from types import EllipsisType, UnionType
+from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel
 from typing_extensions import TypeAliasType, is_typeddict
 
-from .arrays import is_array, is_tensor
+from .arrays import ArrayDeclaration, is_array, is_tensor, list_of
 from .codecs import unmarked
 
-# Returns the same object, not a copy, if it contains nothing to coerce.
-Coercer = Callable[[Any], Any]
+# Returns the same object, not a copy, if it contains nothing to convert.
+Converter = Callable[[Any], Any]
+# The converter of a type without parts; None if it needs none, `...` if the type has parts.
+Leaf = Callable[[Any], "Converter | EllipsisType | None"]
 
 _LISTS = (list, tuple, set, frozenset, deque, Sequence, MutableSequence, Set, MutableSet, Iterable)
 _MAPPINGS = (dict, Mapping)
 _NUMBERS = frozenset("biufc")
 
 
-def coercer_of(declared: Any) -> Coercer | None:
+def coercer_of(declared: Any) -> Converter | None:
     """A function that coerces values of a declared type; None if the type needs none.
 
     Make it once for each type, together with the reader of its values.
     """
-    return _coercer(declared, {})
+    return _converter(declared, _coercing, {})
 
 
-def _coercer(declared: Any, within: dict[Any, Coercer]) -> Coercer | None:
+@cache
+def lists_of(declared: Any, most: float) -> Converter | None:
+    """A function that replaces the arrays of a declared type by nested lists; None if the type has no `Array`.
+
+    Args:
+        declared: The type.
+        most: Most bytes of an array that is replaced.
+    """
+
+    def listed(value: Any) -> Any:
+        return list_of(value) if is_array(value) and value.nbytes <= most else value
+
+    def leaf(annotation: Any) -> Converter | EllipsisType | None:
+        return listed if array_of(annotation) is not None else ...
+
+    return _converter(declared, leaf, {})
+
+
+def array_of(annotation: Any) -> ArrayDeclaration | None:
+    """The `Array` of an annotation; None if it has none."""
+    return next(
+        (fact for fact in getattr(annotation, "__metadata__", ()) if isinstance(fact, ArrayDeclaration)), None
+    )
+
+
+def _converter(declared: Any, leaf: Leaf, within: dict[Any, Converter]) -> Converter | None:
     if isinstance(declared, TypeAliasType):
-        return _coercer(declared.__value__, within)
+        return _converter(declared.__value__, leaf, within)
+    found = leaf(declared)
+    if found is not ...:
+        return found
     origin, arguments = get_origin(declared) or declared, get_args(declared)
-    if origin is Annotated:
-        return _coercer(arguments[0], within)
+    if origin in {Annotated, NotRequired, Required}:
+        return _converter(arguments[0], leaf, within)
     for kinds, combined in _COMBINED:
         if origin in kinds:
-            return combined([None if part is Ellipsis else _coercer(part, within) for part in arguments], arguments)
-    if not isinstance(origin, type):
-        return None
-    return _leaf(origin, arguments) or _of_fields(origin, within)
+            parts = [None if part is Ellipsis else _converter(part, leaf, within) for part in arguments]
+            return combined(parts, arguments)
+    return _of_fields(origin, leaf, within) if isinstance(origin, type) else None
 
 
-def _leaf(origin: type[Any], arguments: tuple[Any, ...]) -> Coercer | None:
+def _coercing(declared: Any) -> Converter | EllipsisType | None:
+    """The coercer of an array, a tensor, a number of numpy, or bytes."""
+    if array_of(declared) is not None:  # it reads lists and arrays itself
+        return partial(_unmark, mark="$array")
+    origin, arguments = get_origin(declared) or declared, get_args(declared)
+    return (_leaf(origin, arguments) or ...) if isinstance(origin, type) else ...
+
+
+def _leaf(origin: type[Any], arguments: tuple[Any, ...]) -> Converter | None:
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if origin is bytes:
         return partial(_unmark, mark="$bytes")
@@ -93,7 +130,7 @@ def _unmark(value: Any, mark: str) -> Any:
         return value
 
 
-def _union(coercers: list[Coercer | None], _: tuple[Any, ...]) -> Coercer | None:
+def _union(coercers: list[Converter | None], _: tuple[Any, ...]) -> Converter | None:
     """Coerces by the first alternative that changes the value."""
     able = [coercer for coercer in coercers if coercer is not None]
 
@@ -103,7 +140,7 @@ def _union(coercers: list[Coercer | None], _: tuple[Any, ...]) -> Coercer | None
     return coerce if able else None
 
 
-def _mapping(coercers: list[Coercer | None], _: tuple[Any, ...]) -> Coercer | None:
+def _mapping(coercers: list[Converter | None], _: tuple[Any, ...]) -> Converter | None:
     coercer = coercers[1] if len(coercers) == 2 else None
 
     def coerce(mapping: Any) -> Any:
@@ -115,7 +152,7 @@ def _mapping(coercers: list[Coercer | None], _: tuple[Any, ...]) -> Coercer | No
     return coerce if coercer is not None else None
 
 
-def _list(coercers: list[Coercer | None], arguments: tuple[Any, ...]) -> Coercer | None:
+def _list(coercers: list[Converter | None], arguments: tuple[Any, ...]) -> Converter | None:
     """Coerces lists and similar types, with one type for all members, and tuples, with a type for each member."""
     alike = Ellipsis in arguments or len(arguments) == 1
 
@@ -129,21 +166,21 @@ def _list(coercers: list[Coercer | None], arguments: tuple[Any, ...]) -> Coercer
     return coerce if any(coercers) else None
 
 
-_COMBINED: list[tuple[tuple[Any, ...], Callable[[list[Coercer | None], tuple[Any, ...]], Coercer | None]]] = [
+_COMBINED: list[tuple[tuple[Any, ...], Callable[[list[Converter | None], tuple[Any, ...]], Converter | None]]] = [
     ((Union, UnionType), _union),
     (_MAPPINGS, _mapping),
     (_LISTS, _list),
 ]
 
 
-def _of_fields(cls: type[Any], within: dict[Any, Coercer]) -> Coercer | None:
+def _of_fields(cls: type[Any], leaf: Leaf, within: dict[Any, Converter]) -> Converter | None:
     """Coerces the fields of a model, a dataclass or a typed dict."""
     if cls in within:  # a recursive type
         return within[cls]
     declared = _field_types(cls)
     if not declared:
         return None
-    coercers: dict[str, Coercer] = {}  # by the names of the fields in messages
+    coercers: dict[str, Converter] = {}  # by the names of the fields in messages
 
     def coerce(values: Any) -> Any:
         if not isinstance(values, Mapping):
@@ -154,7 +191,7 @@ def _of_fields(cls: type[Any], within: dict[Any, Coercer]) -> Coercer | None:
 
     within[cls] = coerce
     for names, annotation in declared:
-        coercer = _coercer(annotation, within)
+        coercer = _converter(annotation, leaf, within)
         if coercer is not None:
             coercers.update(dict.fromkeys(names, coercer))
     return coerce if coercers else None
@@ -166,13 +203,13 @@ def _field_types(cls: type[Any]) -> list[tuple[list[str], Any]]:
         return [
             (
                 [name, *(each for each in (field.alias, field.validation_alias) if isinstance(each, str))],
-                field.annotation,
+                Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation,
             )
             for name, field in cls.model_fields.items()
         ]
     if not (dataclasses.is_dataclass(cls) or is_typeddict(cls)):
         return []
     try:
-        return [([name], annotation) for name, annotation in get_type_hints(cls).items()]
+        return [([name], annotation) for name, annotation in get_type_hints(cls, include_extras=True).items()]
     except (NameError, TypeError):
         return []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from math import isfinite
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -12,8 +12,10 @@ from pydantic_core import from_json, to_json
 
 from ..errors import StepFailed
 from .codecs import Body, Codec, is_plain
+from .coercion import lists_of
 from .errors import raise_unsendable
 from .values import (
+    SCALARS,
     UNWRITABLE,
     fields_of,
     finite_reward,
@@ -148,7 +150,7 @@ def _portable_fields(model: BaseModel) -> Mapping[str, Any]:
 
 
 def _number(reward: Any, as_float: bool) -> bytes:
-    if type(reward) is float and isfinite(reward):
+    if type(reward) is float and math.isfinite(reward):
         return repr(reward).encode()
     number = finite_reward(reward)
     return _json(float(number) if as_float else number)
@@ -185,24 +187,26 @@ class ObservationPlan(NamedTuple):
         loose: Names of the fields whose values encoders may write in different ways (`Any`, bytes, arrays). All
             others have plain values, or values that msgspec refuses to encode.
         has_terminated: Whether it has a field `terminated: bool`.
+        has_arrays: Whether a field is declared as an `Array`, or contains one.
     """
 
     width: int
     loose: tuple[str, ...]
     has_terminated: bool
+    has_arrays: bool
 
     def fields(self, observation: Any) -> dict[str, Any] | None:
         """A new dict of all fields, including `reward` and `done`; None if the instance deviates from its class."""
         fields: dict[str, Any] = observation.__dict__
         return fields.copy() if len(fields) == self.width else None
 
-    def is_plain(self, fields: dict[str, Any]) -> bool:
-        """Whether each of these fields of an instance is plain (`is_plain`), or refused by msgspec."""
+    def is_plain(self, fields: dict[str, Any], leaves: frozenset[type[Any]] = SCALARS) -> bool:
+        """Whether each of these fields of an instance is plain (`codecs.is_plain`), or refused by msgspec."""
         for name in self.loose:
             value = fields[name]
             if type(value) is dict and not value:
                 continue
-            if not is_plain(value):
+            if not is_plain(value, leaves=leaves):
                 return False
         return True
 
@@ -222,6 +226,7 @@ def plan_of(cls: type[Any]) -> ObservationPlan | None:
             if name not in {"reward", "done"} and not is_tight(field.annotation)
         ),
         has_terminated=terminated is not None and terminated.annotation is bool,
+        has_arrays=lists_of(cls, math.inf) is not None,
     )
 
 
@@ -241,15 +246,18 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
         plan = plan_of(kind)
         fields = plan.fields(observation) if plan is not None else None
         if plan is not None and fields is not None:
-            plain, has_terminated = plan.is_plain(fields), plan.has_terminated
+            if plan.has_arrays:
+                fields = _listed(fields, kind, codec)
+            plain, has_terminated = plan.is_plain(fields, codec.leaves), plan.has_terminated
         else:
             plain = False
             try:
                 fields, has_terminated = _read_fields(observation)
+                fields = _listed(fields, kind, codec)
             except UNWRITABLE as error:
                 raise StepFailed(_explain(observation, codec.encode, error)) from error
         reward = fields.pop("reward", None)
-        if reward is not None and not (type(reward) is float and isfinite(reward)):
+        if reward is not None and not (type(reward) is float and math.isfinite(reward)):
             reward = finite_reward(reward)
         done = bool(fields.pop("done", False))
         truncated = fields.get("truncated") is True
@@ -282,12 +290,22 @@ def encode_state_fields(state: Any, codec: Codec) -> Body:
         StepFailed: A field cannot be encoded; the message names it.
     """
     try:
-        fields = _fields_of(state) if isinstance(state, BaseModel) else mapping_of(state)
+        fields = mapping_of(state)
+        if isinstance(state, BaseModel):
+            fields = _listed(_fields_of(state), type(state), codec)
         return codec.body({"ok": True, "state": fields})
     except UNWRITABLE as error:
         raise StepFailed(_explain(state, codec.encode, error)) from error
     except BaseException as error:  # noqa: BLE001 - as above
         raise_unsendable(state, error)
+
+
+def _listed(fields: dict[str, Any], cls: Any, codec: Codec) -> dict[str, Any]:
+    """The fields of an instance, with the declared arrays in the form that the codec sends."""
+    if codec.list_bytes < 0:
+        return fields
+    convert = lists_of(cls, codec.list_bytes)
+    return fields if convert is None else convert(fields)
 
 
 def _read_fields(observation: Any) -> tuple[dict[str, Any], bool]:

@@ -10,16 +10,17 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from math import isfinite
 from types import GeneratorType, NoneType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from annotated_types import BaseMetadata, GroupedMetadata
 from pydantic import BaseModel, PlainSerializer, WrapSerializer
 from pydantic.fields import FieldInfo
 from pydantic_core import to_json, to_jsonable_python
+from typing_extensions import is_typeddict
 
 from ..errors import StepFailed
-from .arrays import is_array, is_numpy_scalar, list_of
+from .arrays import ArrayDeclaration, is_array, is_numpy_scalar, list_of
 
 
 def finite_reward(reward: Any) -> bool | int | float:
@@ -111,10 +112,12 @@ def _is_plain_type(annotation: Any) -> bool:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return all(type(value) in _SCALAR_TYPES for value in arguments)
-    if origin is Annotated:
+    if origin in {Annotated, NotRequired, Required}:
         return all(map(_is_constraint, arguments[1:])) and _is_plain_type(arguments[0])
     if origin in _CONTAINERS or origin is Union or origin is types.UnionType:
         return all(argument is Ellipsis or _is_plain_type(argument) for argument in arguments)
+    if is_typeddict(annotation):
+        return all(map(_is_plain_type, get_type_hints(annotation, include_extras=True).values()))
     kind = origin or annotation
     return isinstance(kind, type) and (kind.__module__, kind.__name__) in _ARRAYS
 
@@ -148,11 +151,16 @@ def is_tight(annotation: Any) -> bool:
 
 
 def _is_constraint(fact: Any) -> bool:
-    """Whether metadata in an annotation only restricts values. Other metadata may contain a serializer."""
+    """Whether metadata in an annotation only restricts values. Other metadata may contain a serializer.
+
+    That of an `Array` is for JSON; encoders have their own (`encoding.lists_of`).
+    """
     if isinstance(fact, FieldInfo):  # the metadata of a member of a union, as in `Observation.reward`
         return all(map(_is_constraint, fact.metadata))
     # `Field(pattern=...)` and the like become the last of these classes.
-    return isinstance(fact, (BaseMetadata, GroupedMetadata, str)) or type(fact).__module__.endswith("._fields")
+    if isinstance(fact, (BaseMetadata, GroupedMetadata, str, ArrayDeclaration)):
+        return True
+    return type(fact).__module__.endswith("._fields")
 
 
 # The exceptions of encoders for a value that they cannot encode.

@@ -23,6 +23,7 @@ from ..protocol import values
 from ..protocol.arrays import write_array
 from ..protocol.client import check_outcome
 from ..protocol.codecs import Body, JsonCodec, is_plain
+from ..protocol.coercion import lists_of
 from ..protocol.encoding import encode_outcome
 from ..telemetry.logs import warn_once
 from .storage import LARGE_BYTES, Blob, npy_of
@@ -46,6 +47,8 @@ class RecordCodec(JsonCodec):
         blobs: Large values encoded since the last call of `take_blobs`.
     """
 
+    list_bytes = LARGE_BYTES - 1
+
     def __init__(self) -> None:
         self.blobs: list[Blob] = []
         self._portable = values.Portable(self._of_bytes, self._of_array, _escaped)
@@ -56,7 +59,7 @@ class RecordCodec(JsonCodec):
         return blobs
 
     def encode(self, value: Any, plain: bool = False) -> bytes:
-        cls = type(value)
+        cls: Any = type(value)
         loose = _loose.get(cls, _UNKNOWN)
         if loose is _UNKNOWN:
             loose = None  # `__dict__` is not all of such an instance
@@ -69,6 +72,9 @@ class RecordCodec(JsonCodec):
             if loose is None:
                 return self._write(value, plain)
             fields = value.__dict__
+            convert = lists_of(cls, self.list_bytes)
+            if convert is not None:
+                fields = convert(fields)
             plain = True
             for name in loose:
                 if (inside := fields.get(name)) and not is_plain(inside):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from openenv.adapters.farama import plain
 from openenv.adapters.gymnasium.codec import codec_of
@@ -36,13 +36,17 @@ def test_every_member_travels_and_comes_back(space, seed):
     space.seed(seed)
     codec = codec_of(space)
     member = space.sample()
+    adapter = TypeAdapter(codec.type)
     encoded = codec.encode(member)
-    frame = to_json(encoded, inf_nan_mode="constants")
-    assert from_json(frame) == json.loads(json.dumps(encoded))  # plain Python values throughout
-    decoded = codec.decode(TypeAdapter(codec.type).validate_json(frame))
+    frame = adapter.dump_json(encoded)
+    assert from_json(frame) == json.loads(json.dumps(plain(encoded)))
+    decoded = codec.decode(adapter.validate_json(frame))
     assert space.contains(decoded)
     assert types_of(decoded) == types_of(member)
-    assert codec.encode(decoded) == encoded
+    assert plain(codec.encode(decoded)) == plain(encoded)
+    with_arrays = codec.decode(adapter.validate_python(encoded))
+    assert types_of(with_arrays) == types_of(member)
+    assert plain(codec.encode(with_arrays)) == plain(encoded)
 
 
 @given(any_space)
@@ -172,7 +176,7 @@ def test_corners_of_spaces_are_members(space, value):
     codec = codec_of(space)
     decoded = codec.decode(TypeAdapter(codec.type).validate_json(json.dumps(value)))
     assert space.contains(decoded)
-    assert json.loads(json.dumps(codec.encode(decoded))) == value
+    assert json.loads(json.dumps(plain(codec.encode(decoded)))) == value
 
 
 def test_the_schema_tells_the_bounds_of_each_element_and_leaves_out_infinite_ones():
@@ -210,8 +214,10 @@ def test_the_error_names_the_place_and_the_bounds():
 
 def test_an_array_of_another_kind_is_encoded_too():
     codec = codec_of(spaces.Box(-1, 1, (2,)))
-    assert codec.encode([0.5, 1]) == [0.5, 1]
-    assert codec.encode(np.float32(0.5)) == 0.5
+    for member in ([0.5, 1], np.array([0.5, 1]), np.array([0.5, 1], ">f4")):
+        encoded = codec.encode(member)
+        assert encoded.dtype == np.float32
+        assert encoded.tolist() == [0.5, 1]
 
 
 class Strange(spaces.Space):
@@ -259,7 +265,7 @@ def test_a_stacked_sequence_is_a_list_of_its_members_in_json():
     decoded = codec_of(space).decode(members)
     assert decoded["a"].tolist() == [3, 5]
     assert decoded["b"].shape == (2, 2)
-    assert codec_of(space).encode(decoded) == members
+    assert plain(codec_of(space).encode(decoded)) == members
 
 
 def test_a_graph_may_have_no_edges():

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as pydantic types: the JSON form of a space's members, with conversion in both directions."""
+"""Gymnasium spaces as pydantic types: the values that are sent for a space's members, converted both ways."""
 
 from __future__ import annotations
 
@@ -12,78 +12,12 @@ import numpy as np
 from annotated_types import Predicate
 from gymnasium import Space, spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
-from numpy.typing import NDArray
 from pydantic import ConfigDict, Discriminator, Field, Tag, with_config
 from typing_extensions import TypedDict  # typing's own cannot be read by pydantic before Python 3.12
 
+from ...arrays import LISTED_ELEMENTS, Array
 from ...errors import InvalidAction, UsageError
 from .description import KEYWORD, describe, dtype_of, limits_of
-
-Array = NDArray[Any]
-
-# With more elements, a schema that lists the bounds of each would be unreadable, and a table of members long.
-LISTED_ELEMENTS = 64
-
-
-def array_type(low: Array, high: Array, dtype: np.dtype[Any]) -> Any:
-    """The annotation for arrays with bounds.
-
-    Args:
-        low: Lower bounds, in the arrays' shape.
-        high: Upper bounds, in the arrays' shape.
-        dtype: Type of the elements.
-    """
-    nested: Any = bool
-    if dtype.kind != "b":
-        bounds = _bounds(low.min(), high.max()) if low.size else {}
-        # pydantic refuses NaN with any bound, and infinity with finite bounds.
-        nested = int if dtype.kind in "iu" else float
-        nested = Annotated[nested, Field(**bounds)] if bounds else nested
-    for length in reversed(low.shape):
-        nested = Annotated[list[nested], Field(min_length=length, max_length=length)]
-    if _says_all(low, high):
-        return nested
-    if low.ndim == 1 and low.size <= LISTED_ELEMENTS:
-        kind, names = "integer" if dtype.kind in "iu" else "number", {"ge": "minimum", "le": "maximum"}
-        items: list[Any] = [
-            {"type": kind, **{names[name]: bound for name, bound in _bounds(*pair).items()}}
-            for pair in zip(low, high, strict=True)
-        ]
-        nested = Annotated[nested, Field(json_schema_extra={"prefixItems": items})]
-    # Not a validator, which might change the value: then servers could not write it without pydantic.
-    return Annotated[nested, Predicate(functools.partial(_check_bounds, low, high, dtype))]
-
-
-def _says_all(low: Array, high: Array) -> bool:
-    """Whether the type of the elements alone rejects every value out of bounds."""
-    if low.size == 0:
-        return True
-    if low.dtype.kind == "b":
-        return not low.any() and bool(high.all())
-    same = bool((low == low.flat[0]).all() and (high == high.flat[0]).all())
-    return same and bool(np.isfinite(low.flat[0]) and np.isfinite(high.flat[0]))
-
-
-def _bounds(low: Any, high: Any) -> dict[str, Any]:
-    given = {"ge": low.item(), "le": high.item()}
-    return {name: bound for name, bound in given.items() if np.isfinite(bound)}
-
-
-def _check_bounds(low: Array, high: Array, dtype: np.dtype[Any], value: Any) -> bool:
-    """True, or a `ValueError` that names the element and its bounds."""
-    with np.errstate(over="ignore"):
-        array = np.asarray(value, dtype=dtype)
-    outside = ~((low <= array) & (array <= high))  # negated, so that NaN counts as outside
-    if dtype.kind == "f":
-        outside |= np.isinf(array) & np.isfinite(np.asarray(value, dtype=np.float64))
-    if outside.any():
-        place = tuple(int(index) for index in np.argwhere(outside)[0])
-        found = functools.reduce(lambda part, index: part[index], place, value)
-        raise ValueError(
-            f"{found} at {list(place)} is not between {low[place].item()} and {high[place].item()} ({dtype.name})"
-        )
-    return True
-
 
 # Called as a function, since the keys are known only at run time.
 _typed_dict: Any = TypedDict
@@ -94,9 +28,10 @@ class SpaceCodec:
     """Converts members of one space.
 
     Attributes:
-        type: Annotation for pydantic. For Gymnasium's own spaces, it accepts only the JSON form of members.
-        encode: Converts a member, as an environment returns it, to its JSON form. Does not check membership.
-        decode: Converts a validated JSON form to a member, of the type that `space.sample()` returns.
+        type: Annotation for pydantic. For Gymnasium's own spaces, it accepts only the values of members.
+        encode: Converts a member, as an environment returns it, to a value of that type: numbers, lists and dicts,
+            and arrays for arrays. Does not check membership.
+        decode: Converts a validated value, or its JSON form, to a member of the type that `space.sample()` returns.
     """
 
     type: Any
@@ -146,13 +81,12 @@ def _discrete(space: spaces.Discrete) -> SpaceCodec:
 @_codec.register(spaces.MultiBinary)
 @_codec.register(spaces.MultiDiscrete)
 def _array(space: Space[Any]) -> SpaceCodec:
-    """Nested lists, or a number for the shape `()`."""
     low, high = limits_of(space)
     dtype_of(space)  # refuses types that JSON cannot carry
     dtype, shape = np.dtype(space.dtype), low.shape
     return SpaceCodec(
-        array_type(low, high, dtype),
-        lambda member: member.tolist() if type(member) is np.ndarray else np.asarray(member).tolist(),
+        Annotated[np.ndarray, Array(dtype, shape, low, high)],
+        lambda member: np.asarray(member, dtype=dtype),
         lambda value: np.asarray(value, dtype=dtype).reshape(shape),
     )
 
