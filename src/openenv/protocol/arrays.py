@@ -79,23 +79,32 @@ def plain_elements(array: Any) -> tuple[str, tuple[int, ...], Any]:
     Raises:
         TypeError: Its element type cannot be sent, it has too many dimensions, or it is not a plain array.
     """
-    if is_tensor(array):
-        here, torch = _dense(array), sys.modules["torch"]
-        if here.dtype is torch.bfloat16:  # numpy has no such type
-            return "bfloat16", tuple(here.shape), here.contiguous().view(torch.int16).numpy()
-    try:
-        array = to_numpy(array)
-    except (TypeError, RuntimeError, BufferError) as error:
-        kind = f"tensor of {array.dtype}" if is_tensor(array) else type(array).__name__
-        raise TypeError(f"a {kind} cannot be sent: {error}") from error
-    little = array.dtype.newbyteorder("<")
-    if little.str not in ELEMENT_SIZES:
-        raise TypeError(f"an array of {array.dtype} cannot be sent: its elements must be numbers of a fixed size")
+    if not (name := _names.get(getattr(array, "dtype", None))):
+        if is_tensor(array):
+            here, torch = _dense(array), sys.modules["torch"]
+            if here.dtype is torch.bfloat16:  # numpy has no such type
+                return "bfloat16", tuple(here.shape), here.contiguous().view(torch.int16).numpy()
+        try:
+            array = to_numpy(array)
+        except (TypeError, RuntimeError, BufferError) as error:
+            kind = f"tensor of {array.dtype}" if is_tensor(array) else type(array).__name__
+            raise TypeError(f"a {kind} cannot be sent: {error}") from error
+        name = array.dtype.newbyteorder("<").str
+        if name not in ELEMENT_SIZES:
+            raise TypeError(f"an array of {array.dtype} cannot be sent: its elements must be numbers of a fixed size")
+        if array.dtype.str == name:
+            _names[array.dtype] = name
     if array.ndim > MAX_DIMENSIONS:
         raise TypeError(f"an array of {array.ndim} dimensions cannot be sent: at most {MAX_DIMENSIONS}")
     if hasattr(array, "mask"):
         raise TypeError("an array with a mask cannot be sent: send filled() and mask as separate arrays")
-    return little.str, array.shape, array.astype(little, order="C", copy=False)
+    if array.dtype not in _names or not array.flags.c_contiguous:
+        array = array.astype(name, order="C", copy=False)
+    return name, array.shape, array
+
+
+# The names of numpy's little-endian element types. To make the name takes longer than the rest of a small array.
+_names: dict[Any, str] = {}
 
 
 def write_array(array: Any) -> tuple[str, tuple[int, ...], bytes]:
@@ -132,29 +141,33 @@ def read_array(dtype: Any, shape: Any, data: bytes | memoryview) -> Any:
     Raises:
         ValueError: They are inconsistent, or have the wrong types.
     """
-    size = ELEMENT_SIZES.get(dtype) if isinstance(dtype, str) else None
-    if size is None:
-        raise ValueError(f"an array of unknown element type {dtype!r:.50}: known are {' '.join(ELEMENT_SIZES)}")
     known = isinstance(shape, (list, tuple)) and len(shape) <= MAX_DIMENSIONS
     if not known or not all(type(length) is int and 0 <= length < 2**63 for length in shape):
         raise ValueError(f"the shape of an array must be a list of at most {MAX_DIMENSIONS} lengths")
-    if prod(shape) * size != len(data):
-        raise ValueError(f"an array whose shape needs {prod(shape) * size} bytes has {len(data)}")
-    if dtype == "bfloat16":
-        return _read_bfloat16(shape, data)
+    return _copy_of(dtype, tuple(shape), _size_of(dtype, shape), data)
+
+
+def _size_of(dtype: Any, shape: Any) -> int:
+    size = ELEMENT_SIZES.get(dtype) if isinstance(dtype, str) else None
+    if size is None:
+        raise ValueError(f"an array of unknown element type {dtype!r:.50}: known are {' '.join(ELEMENT_SIZES)}")
+    return prod(shape) * size
+
+
+def _copy_of(dtype: Any, shape: tuple[int, ...], size: int, data: bytes | memoryview) -> Any:
+    if size != len(data):
+        raise ValueError(f"an array whose shape needs {size} bytes has {len(data)}")
+    if dtype == "bfloat16":  # numpy has no such type
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return {"dtype": dtype, "shape": list(shape), "data": bytes(data)}
+        words = torch.frombuffer(bytearray(data), dtype=torch.int16) if data else torch.empty(0, dtype=torch.int16)
+        return words.view(torch.bfloat16).reshape(shape)
     try:
         import numpy
     except ImportError:
         return {"dtype": dtype, "shape": list(shape), "data": bytes(data)}
-    return numpy.ndarray(tuple(shape), numpy.dtype(dtype), buffer=data).copy()
-
-
-def _read_bfloat16(shape: Any, data: bytes | memoryview) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return {"dtype": "bfloat16", "shape": list(shape), "data": bytes(data)}
-    words = torch.frombuffer(bytearray(data), dtype=torch.int16) if data else torch.empty(0, dtype=torch.int16)
-    return words.view(torch.bfloat16).reshape(tuple(shape))
+    return numpy.ndarray(shape, dtype, data).copy()
 
 
 def array_parts(array: Any) -> tuple[bytes, Any]:
@@ -174,19 +187,24 @@ def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return struct.pack(f"<B{len(name)}sB{len(shape)}Q", len(name), name, len(shape), *shape)
 
 
+# Most connections have arrays of few shapes: reading a known header takes a tenth of the time.
 @lru_cache(maxsize=256)
-def _parsed_header(header: bytes) -> tuple[str, tuple[int, ...]]:
+def _read_header(header: bytes) -> tuple[str, tuple[int, ...], int]:
+    """Element type, shape, and size of the elements in bytes."""
     start = 1 + header[0]
-    return header[1:start].decode("ascii"), struct.unpack_from(f"<{header[start]}Q", header, start + 1)
+    dtype = header[1:start].decode("ascii")
+    shape = struct.unpack_from(f"<{header[start]}Q", header, start + 1)
+    if len(shape) > MAX_DIMENSIONS or any(length >= 2**63 for length in shape):
+        raise ValueError(f"the shape of an array must be a list of at most {MAX_DIMENSIONS} lengths")
+    return dtype, shape, _size_of(dtype, shape)
 
 
 def unpack_array(packed: bytes | memoryview) -> Any:
     """The array of header and elements. Raises `ValueError` as `read_array` does."""
     view = memoryview(packed)
     try:
-        start = 1 + view[0]
-        elements = start + 1 + 8 * view[start]
-        dtype, shape = _parsed_header(bytes(view[:elements]))
+        elements = 2 + view[0] + 8 * view[1 + view[0]]
+        dtype, shape, size = _read_header(bytes(view[:elements]))
     except (IndexError, UnicodeDecodeError, struct.error) as error:
         raise ValueError("the header of an array cannot be read") from error
-    return read_array(dtype, shape, view[elements:])
+    return _copy_of(dtype, shape, size, view[elements:])

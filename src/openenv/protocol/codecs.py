@@ -7,6 +7,7 @@ import math
 import secrets
 import struct
 import sys
+import threading
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
@@ -293,8 +294,7 @@ class MsgpackCodec(Codec):
 
     @property
     def leaves(self) -> frozenset[type[Any]]:
-        numpy = sys.modules.get("numpy")
-        return SCALARS if numpy is None else SCALARS | {numpy.ndarray}
+        return _leaves_of(sys.modules.get("numpy"))
 
     def encode(self, value: Any) -> bytes:
         try:
@@ -346,6 +346,11 @@ class MsgpackCodec(Codec):
         return b"".join((envelope, *parts, b"\xa4more\xc3" if more else b"\xa4more\xc2"))
 
 
+@cache
+def _leaves_of(numpy: Any) -> frozenset[type[Any]]:
+    return SCALARS if numpy is None else SCALARS | {numpy.ndarray}
+
+
 def _map_header(count: int) -> bytes:
     """The first bytes of a map of `count` entries."""
     if count < 16:
@@ -366,46 +371,46 @@ def _extension(code: int, data: memoryview) -> Any:
     return unpack_array(data)
 
 
-class _LargeArray(Exception):
-    """Raised by the encoder for a value with a large array: it would be copied more than once."""
-
-
-# An array of at least this many bytes is copied once, which costs a second pass over the other values.
+# An array of at least this many bytes is copied once, which costs a second pass over the encoded value.
 _LARGE_BYTES = 4096
 # Stands for a large array in an encoded value. A peer cannot guess it, so none of its strings contains it.
 _PLACEHOLDER = b"\xc1" + secrets.token_bytes(23)
 
 
+class _Writer(threading.local):
+    """An encoder of one thread. `encode` puts placeholders for large arrays, which are then in `arrays`."""
+
+    def __init__(self) -> None:
+        self.arrays: list[Any] = []
+        self.encode = msgspec.msgpack.Encoder(enc_hook=self._extension).encode
+
+    def _extension(self, value: Any) -> Ext | Raw:
+        if not is_array(value):
+            raise TypeError(f"a {type(value).__name__} cannot be sent")
+        if getattr(value, "nbytes", 0) < _LARGE_BYTES:
+            return Ext(ARRAY, pack_array(value))
+        self.arrays.append(value)
+        return Raw(_PLACEHOLDER)
+
+
+_writer = _Writer()
+
+
 def _written(value: Any, start: int = 0) -> bytes:
     """A portable value, without its first bytes."""
     try:
-        encoded = _encode_msgpack(value)
-        return encoded[start:] if start else encoded
-    except _LargeArray:
-        pass
-    arrays: list[tuple[bytes, Any]] = []
-
-    def placed(array: Any) -> Raw:
-        if not is_array(array):
-            raise TypeError(f"a {type(array).__name__} cannot be sent")
-        header, elements = array_parts(array)
-        arrays.append((_extension_header(len(header) + elements.nbytes) + header, elements))
-        return Raw(_PLACEHOLDER)
-
-    first, *rest = msgspec.msgpack.Encoder(enc_hook=placed).encode(value).split(_PLACEHOLDER)
-    parts: list[Any] = [first[start:]]
-    for (header, elements), after in zip(arrays, rest, strict=True):
-        parts += (header, elements, after)
-    return b"".join(parts)
-
-
-def _small_array(value: Any) -> Ext:
-    """The encoder's hook for a value that it does not know."""
-    if not is_array(value):
-        raise TypeError(f"a {type(value).__name__} cannot be sent")
-    if getattr(value, "nbytes", 0) >= _LARGE_BYTES:
-        raise _LargeArray
-    return Ext(ARRAY, pack_array(value))
+        encoded = _writer.encode(value)
+        if not _writer.arrays:
+            return encoded[start:] if start else encoded
+        first, *rest = encoded.split(_PLACEHOLDER)
+        parts: list[Any] = [first[start:]]
+        for array, after in zip(_writer.arrays, rest, strict=True):
+            header, elements = array_parts(array)
+            parts += (_extension_header(len(header) + elements.nbytes), header, elements, after)
+        return b"".join(parts)
+    finally:
+        if _writer.arrays:
+            _writer.arrays.clear()
 
 
 def _extension_header(size: int) -> bytes:
@@ -416,6 +421,6 @@ def _extension_header(size: int) -> bytes:
 
 
 _SMALL = [bytes([0x80 | count]) for count in range(16)]
-_encode_msgpack = msgspec.msgpack.Encoder(enc_hook=_small_array).encode
+_encode_msgpack = msgspec.msgpack.Encoder().encode
 _decode_msgpack = msgspec.msgpack.Decoder(ext_hook=_extension).decode
 _portable_msgpack = Portable(bytes, lambda array: array, dict)
