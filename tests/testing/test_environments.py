@@ -6,12 +6,14 @@ import asyncio
 import unittest
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
+import numpy as np
 import pytest
 from pydantic import ConfigDict
 
+from openenv.arrays import Array
 from openenv.environment import Environment
 from openenv.errors import ResetRequired
 from openenv.project.checks.examination import CODE_CHECKS
@@ -98,6 +100,36 @@ class Loud(Stairs):
 
     def step(self, action: Up, timeout_s: float | None = None, **kwargs: Any) -> Any:
         return {"at": "here", "done": False, "reward": 1.0}
+
+
+class Photo(Observation):
+    pixels: Annotated[np.ndarray, Array("float32", (2, 2))]
+
+
+class Camera(Stairs):
+    """Takes pictures."""
+
+    pixels: Any = np.ones((2, 2), np.float32)
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Any:
+        super().reset(seed, episode_id)
+        return Photo(pixels=self.pixels)
+
+    def step(self, action: Up, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        return Photo(pixels=self.pixels, reward=1.0, done=super().step(action).done)
+
+
+class Dark(Camera):
+    """Takes no picture."""
+
+    pixels = np.array([[0, np.nan], [0, 0]], np.float32)
+
+
+class Small(Camera):
+    """Takes pictures of another size."""
+
+    def step(self, action: Up, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        return Photo.model_construct(pixels=np.ones((1, 2), np.float32), reward=1.0)
 
 
 class Open(At):
@@ -189,6 +221,17 @@ def test_a_wrong_type_fails_the_test_of_schemas_with_what_to_do() -> None:
     assert said.startswith("failed: step 1")
     assert 'observation.at is "here" (string), but the type must be integer' in said
     assert "To fix it:" in said
+
+
+def test_arrays_are_checked_as_the_lists_that_their_schema_describes() -> None:
+    def app(cls: type[Any]) -> Any:
+        return suite(cls, app=lambda self: create_app(cls, Up, Photo))
+
+    for test in ("test_observations_are_what_their_schema_says", "test_numbers_are_finite"):
+        assert outcome(getattr(app(Camera), test)) == "passed"
+    said = outcome(app(Dark).test_numbers_are_finite)
+    assert "observation.pixels[0][1] is nan" in said
+    assert outcome(app(Small).test_observations_are_what_their_schema_says).startswith("failed: step 1")
 
 
 def test_what_is_worth_a_word_is_a_warning() -> None:

@@ -15,6 +15,7 @@ from .. import providers
 from ..client import GenericEnvClient
 from ..environment import Environment
 from ..errors import InvalidAction, OpenEnvError, StepFailed, StepTimeout
+from ..protocol.arrays import is_array, list_of
 from ..protocol.json_schema import schema_of
 from ..runtime.manager import opened_session, result_of
 from ..runtime.profile import Execution, profile_of
@@ -202,7 +203,7 @@ class CallOutcome:
     Attributes:
         call: The call as text: `reset(seed=1)`, `step 2 ({"message": "hi"})`.
         reset: Whether it was a reset.
-        observation: All of its fields, as sent to clients.
+        observation: All of its fields, as sent to clients in JSON.
         error: The error, if the call failed.
     """
 
@@ -418,4 +419,13 @@ async def _outcome_of(call: str, reset: bool, answer: Awaitable[StepResult[dict[
         result = await answer
     except OpenEnvError as error:
         return CallOutcome(call, reset, error=error)
-    return CallOutcome(call, reset, result.observation, result.reward, result.done, result.truncated)
+    return CallOutcome(call, reset, _listed(result.observation), result.reward, result.done, result.truncated)
+
+
+def _listed(value: Any) -> Any:
+    """A value with its arrays as nested lists, as JSON clients get them and schemas describe them."""
+    if is_array(value):
+        return list_of(value)
+    if isinstance(value, dict):
+        return {name: _listed(part) for name, part in value.items()}
+    return [_listed(part) for part in value] if isinstance(value, list) else value
