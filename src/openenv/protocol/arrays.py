@@ -151,7 +151,7 @@ def _size_of(dtype: Any, shape: Any) -> int:
     size = ELEMENT_SIZES.get(dtype) if isinstance(dtype, str) else None
     if size is None:
         raise ValueError(f"an array of unknown element type {dtype!r:.50}: known are {' '.join(ELEMENT_SIZES)}")
-    return prod(shape) * size
+    return int(prod(shape)) * size
 
 
 def _copy_of(dtype: Any, shape: tuple[int, ...], size: int, data: bytes | memoryview) -> Any:
@@ -178,7 +178,24 @@ def array_parts(array: Any) -> tuple[bytes, Any]:
 
 def pack_array(array: Any) -> bytes:
     """Header and elements in one copy. Raises `TypeError` as `plain_elements` does."""
-    return b"".join(array_parts(array))
+    header, elements = array_parts(array)
+    if elements is array and elements.nbytes < SMALL_BYTES and len(_small_headers) < MOST_HEADERS:
+        _small_headers[type(array), array.dtype, array.shape] = header
+    return b"".join((header, elements))
+
+
+# A larger array is copied once, which costs a second pass over the encoded value.
+SMALL_BYTES = 4096
+MOST_HEADERS = 256
+_small_headers: dict[tuple[Any, Any, Any], bytes] = {}
+
+
+def small_header(value: Any) -> bytes | None:
+    """The header of a small numpy array, if one of its class, element type and shape was packed before."""
+    try:
+        return _small_headers.get((type(value), value.dtype, value.shape))
+    except (AttributeError, TypeError):
+        return None
 
 
 @lru_cache(maxsize=256)

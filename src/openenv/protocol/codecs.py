@@ -21,7 +21,16 @@ from msgspec.msgpack import Ext
 from pydantic_core import from_json, to_json
 
 from ..errors import InvalidMessage
-from .arrays import array_parts, is_array, pack_array, read_array, unpack_array, write_array
+from .arrays import (
+    SMALL_BYTES,
+    array_parts,
+    is_array,
+    pack_array,
+    read_array,
+    small_header,
+    unpack_array,
+    write_array,
+)
 from .values import DOLLAR, SCALARS, UNWRITABLE, Portable, encode_json, encode_plain
 
 # In the order in which our own client prefers them.
@@ -371,8 +380,6 @@ def _extension(code: int, data: memoryview) -> Any:
     return unpack_array(data)
 
 
-# An array of at least this many bytes is copied once, which costs a second pass over the encoded value.
-_LARGE_BYTES = 4096
 # Stands for a large array in an encoded value. A peer cannot guess it, so none of its strings contains it.
 _PLACEHOLDER = b"\xc1" + secrets.token_bytes(23)
 
@@ -385,9 +392,12 @@ class _Writer(threading.local):
         self.encode = msgspec.msgpack.Encoder(enc_hook=self._extension).encode
 
     def _extension(self, value: Any) -> Ext | Raw:
+        header = small_header(value)
+        if header is not None:  # nearly every array of numbers
+            return Ext(ARRAY, header + value.tobytes())
         if not is_array(value):
             raise TypeError(f"a {type(value).__name__} cannot be sent")
-        if getattr(value, "nbytes", 0) < _LARGE_BYTES:
+        if getattr(value, "nbytes", 0) < SMALL_BYTES:
             return Ext(ARRAY, pack_array(value))
         self.arrays.append(value)
         return Raw(_PLACEHOLDER)
