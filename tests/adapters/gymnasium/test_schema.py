@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, create_model
 
 from openenv.adapters.gymnasium.description import KEYWORD, describe
 from openenv.adapters.gymnasium.schema import FreeText, Role, space_of_fields
+from openenv.arrays import Array
 from openenv.errors import OpenEnvError, UnmappableSpace
 from openenv.types import Action, Observation
 
@@ -45,6 +46,30 @@ CASES: dict[str, tuple[Any, spaces.Space[Any], Any, Any]] = {
     "one and true": (Literal[1, True], spaces.Discrete(2), True, 1),
     "text": (str, FreeText(), "é", "é"),
     "short text": (Annotated[str, Field(max_length=3)], FreeText(0, 3), "abc", "abc"),
+    "array": (
+        Annotated[np.ndarray, Array("float32", (2, 1))],
+        spaces.Box(-np.inf, np.inf, (2, 1), np.float32),
+        [[0.5], [2]],
+        np.array([[0.5], [2]], np.float32),
+    ),
+    "array of bytes": (
+        Annotated[np.ndarray, Array("uint8", (2,))],
+        spaces.Box(0, 255, (2,), np.uint8),
+        [0, 255],
+        np.array([0, 255], np.uint8),
+    ),
+    "array of bools": (
+        Annotated[np.ndarray, Array("bool", (2,))],
+        spaces.Box(np.zeros(2, np.bool_), np.ones(2, np.bool_), dtype=np.bool_),
+        [True, False],
+        np.array([True, False]),
+    ),
+    "array with bounds": (
+        Annotated[np.ndarray, Array("float32", (2,), low=[-1, -np.inf], high=[1, 0.5])],
+        spaces.Box(np.array([-1, -np.inf], np.float32), np.array([1, 0.5], np.float32)),
+        [0.5, -9],
+        np.array([0.5, -9], np.float32),
+    ),
     "pair of numbers": (
         Annotated[list[float], Field(min_length=2, max_length=2)],
         spaces.Box(-np.inf, np.inf, (2,), np.float64),

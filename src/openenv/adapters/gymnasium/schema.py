@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import Space, spaces
 
+from ...arrays import KEYWORD as ARRAY_KEYWORD
 from ...errors import UnmappableSpace, UsageError
 from .codec import codec_of
 from .description import KEYWORD, NUMBERS, rebuild
@@ -25,6 +27,8 @@ class MappedSpace:
         field: The only field of an object that has one; otherwise None.
         single: Whether the value is a single number, which is an array of one element in the space.
         plain: Whether the value is the member as nested lists, so that a batch converts to one array at once.
+        described: Whether the schema describes a space of Gymnasium (`x-gymnasium`).
+        fields: The spaces of the fields of an object; None for any other value.
     """
 
     space: Space[Any]
@@ -33,6 +37,8 @@ class MappedSpace:
     field: str | None = None
     single: bool = False
     plain: bool = False
+    described: bool = False
+    fields: Mapping[str, MappedSpace] | None = None
 
 
 # Errors of `encode` and `decode` for an invalid value.
@@ -190,7 +196,7 @@ class _Mapper:
                 codec = codec_of(space)
             except UsageError as error:
                 raise UnmappableSpace(error.message) from error
-            return MappedSpace(space, codec.encode, codec.decode, plain=isinstance(space, NUMBERS))
+            return MappedSpace(space, codec.encode, codec.decode, plain=isinstance(space, NUMBERS), described=True)
         if "$ref" in schema:
             return self._reference(schema, place, trail)
         if "enum" in schema or "const" in schema:
@@ -222,6 +228,7 @@ class _Mapper:
             spaces.Dict([(name, part.space) for name, part in parts.items()]),
             lambda member: {name: encode(member[name]) for name, encode in encoders},
             lambda value: {name: decode(value[name]) for name, decode in decoders},
+            fields=parts,
         )
 
     def _reference(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
@@ -269,6 +276,9 @@ class _Mapper:
         return MappedSpace(box, only, lambda value: numbers([value], dtype, (1,)), single=True, plain=True)
 
     def _array(self, schema: Schema, place: str, trail: tuple[str, ...]) -> MappedSpace:
+        declared = _declared_array(schema)
+        if declared is not None:
+            return declared
         positions, least, most = schema.get("prefixItems"), schema.get("minItems", 0), schema.get("maxItems")
         if positions is not None and "items" not in schema:
             parts = [self.space(part, f"{place}[{index}]", trail) for index, part in enumerate(positions)]
@@ -298,6 +308,29 @@ class _Mapper:
             f"no Gymnasium space can be made of {place}: {why}; give {self._role}_space=... and {function}=..., "
             "which says how its members travel"
         )
+
+
+def _declared_array(schema: Schema) -> MappedSpace | None:
+    """The space of a field with an `openenv.Array` of a fixed shape; None for another field."""
+    facts = schema.get(ARRAY_KEYWORD)
+    if not isinstance(facts, Mapping) or None in facts["shape"]:
+        return None
+    shape = tuple(facts["shape"])
+    dtype = np.dtype("float32" if facts["dtype"] == "bfloat16" else facts["dtype"])
+    if dtype.kind not in "biuf" or math.prod(shape) > MOST_ELEMENTS:
+        raise ValueError(f"it is an array of {math.prod(shape)} elements of {dtype}")
+    element: Any = schema
+    for _ in shape:
+        element = element["items"]
+    each = schema.get("prefixItems") or [element]
+    limits = (-np.inf, np.inf) if dtype.kind == "f" else (False, True)
+    if dtype.kind in "iu":
+        limits = (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    with np.errstate(over="ignore"):
+        low = np.array([part.get("minimum", limits[0]) for part in each], dtype)
+        high = np.array([part.get("maximum", limits[1]) for part in each], dtype)
+    box = spaces.Box(np.broadcast_to(low, shape).copy(), np.broadcast_to(high, shape).copy(), shape, dtype.type)
+    return MappedSpace(box, listed, lambda value: numbers(value, dtype, shape), plain=True)
 
 
 def _alternatives(schema: Schema) -> list[Any] | None:
