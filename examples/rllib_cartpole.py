@@ -1,4 +1,4 @@
-"""PPO of RLlib learns CartPole-v1 through `RemoteEnv`: each environment runner uses sessions of a server.
+"""PPO of RLlib learns CartPole-v1 through `RemoteVectorEnv`: each environment runner uses sessions of a server.
 
     python examples/rllib_cartpole.py                  # starts a server with 2 workers
     python examples/rllib_cartpole.py --base-url URL   # uses a running server: openenv serve gymnasium:CartPole-v1
@@ -20,7 +20,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
 
-from openenv.adapters.gymnasium import RemoteEnv
+from openenv.adapters.gymnasium import RemoteVectorEnv
 from openenv.providers import LaunchSpec, LocalProvider, deploy
 
 ENV_ID = "CartPole-v1"
@@ -41,13 +41,20 @@ def main() -> None:
     print(json.dumps({"first": curve[0], "last": curve[-1], "best": max(value for _, value in curve)}))
 
 
+def make(config: dict[str, Any]) -> RemoteVectorEnv:
+    """Makes the environments of a runner; RLlib adds their number to `env_config`."""
+    return RemoteVectorEnv(config["base_url"], config["num_envs"], api_key=config["api_key"])
+
+
 def train(options: argparse.Namespace) -> list[tuple[int, float]]:
     """Trains. Returns the number of steps so far and the mean return of recent episodes, for each iteration."""
-    register_env("served", lambda config: RemoteEnv(config["base_url"], api_key=config["api_key"]))
+    register_env("served", make)
     config = (
         PPOConfig()
         .environment("served", env_config={"base_url": options.base_url, "api_key": options.api_key})
-        .env_runners(num_env_runners=options.runners, num_envs_per_env_runner=8)
+        .env_runners(
+            num_env_runners=options.runners, num_envs_per_env_runner=8, gym_env_vectorize_mode="vector_entry_point"
+        )
         .training(lr=1e-3, train_batch_size_per_learner=2048, minibatch_size=256, num_epochs=10, gamma=0.98)
         .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], vf_share_layers=False))
         .debugging(seed=1)
@@ -78,7 +85,9 @@ def plot(curve: list[tuple[int, float]], path: str) -> None:
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     axes.plot(*zip(*curve, strict=True), marker="o", markersize=3)
-    axes.set(xlabel="steps", ylabel="mean return", ylim=(0, 520), title=f"RLlib's PPO on {ENV_ID}, through RemoteEnv")
+    axes.set(
+        xlabel="steps", ylabel="mean return", ylim=(0, 520), title=f"RLlib's PPO on {ENV_ID}, through RemoteVectorEnv"
+    )
     figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
     pyplot.close(figure)
 

@@ -5,14 +5,18 @@ They are skipped where torch and trl are not installed, as in the one that `make
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import tempfile
 import warnings
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
 
 _NEEDED = ("torch", "trl")
 _ABSENT = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+_VECTORS = ("envpool", "pufferlib.ocean", "pufferlib.vector", "torchrl.collectors")
 
 if not _ABSENT:
     with warnings.catch_warnings():  # theirs, about one another
@@ -20,6 +24,11 @@ if not _ABSENT:
         import torch  # noqa: F401
         import trl  # noqa: F401
         from trl import GRPOConfig, GRPOTrainer  # noqa: F401
+
+        with tempfile.TemporaryDirectory() as folder, chdir(folder):  # PufferLib leaves a link where it is imported
+            for name in _VECTORS:
+                if importlib.util.find_spec(name.partition(".")[0]) is not None:
+                    importlib.import_module(name)
 
 
 class _Absent(pytest.File):

@@ -1,0 +1,129 @@
+"""Served environments in PufferLib's vectorization, beside Gymnasium's own vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from openenv.adapters.gymnasium import RemoteEnv, gymnasium_app
+
+from .environments import served
+
+pytest.importorskip("pufferlib", reason="pufferlib is not installed: make test-trainers")
+
+import pufferlib
+import pufferlib.emulation
+import pufferlib.vector
+
+from openenv.adapters.pufferlib import RemotePufferEnv
+
+pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]  # PufferLib's own warnings
+
+COUNT = 4
+LIMIT = 23
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with served(gymnasium_app("CartPole-v1", max_episode_steps=LIMIT)) as at:
+        yield at
+
+
+def own() -> SyncVectorEnv:
+    make = partial(gymnasium.make, "CartPole-v1", max_episode_steps=LIMIT)
+    return SyncVectorEnv([make] * COUNT, autoreset_mode="SameStep")
+
+
+def compare(envs: Any, steps: int = 100) -> list[dict[str, float]]:
+    """Plays the same actions here and there. Returns the logs."""
+    theirs, logs = own(), []
+    np.testing.assert_array_equal(envs.reset(seed=7)[0], theirs.reset(seed=7)[0])
+    rng = np.random.default_rng(1)
+    for _ in range(steps):
+        actions = rng.integers(0, 2, COUNT)
+        mine = envs.step(actions)
+        for given, wanted in zip(mine[:4], theirs.step(actions)[:4], strict=True):
+            np.testing.assert_array_equal(given, wanted)
+        logs += mine[4]
+    theirs.close()
+    return logs
+
+
+def test_a_native_environment_writes_to_its_own_arrays(address: str) -> None:
+    envs = pufferlib.vector.make(RemotePufferEnv, env_kwargs={"base_url": address, "num_envs": COUNT})
+    logs = compare(envs)
+    assert logs
+    assert all(log["episode_return"] == log["episode_length"] for log in logs)  # of CartPole
+    assert max(log["episode_length"] for log in logs) <= LIMIT
+    first = envs.reset(seed=7)[0].copy()
+    envs.async_reset(seed=7)
+    assert envs.recv()[0] is envs.observations
+    np.testing.assert_array_equal(envs.observations, first)
+    envs.send(np.zeros(COUNT, np.int64))
+    assert not np.array_equal(envs.recv()[0], first)
+    envs.close()
+
+
+@pytest.mark.parametrize(("backend", "options"), [("Serial", {}), ("Multiprocessing", {"num_workers": 2})])
+def test_its_vectorizations_hold_several(
+    address: str, backend: str, options: dict[str, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)  # PufferLib leaves a link where its processes import it
+    kwargs = {"base_url": address, "num_envs": COUNT // 2}
+    envs = pufferlib.vector.make(RemotePufferEnv, env_kwargs=kwargs, backend=backend, num_envs=2, **options)
+    assert envs.num_agents == COUNT
+    observations, _ = envs.reset(seed=7)
+    assert observations.shape == (COUNT, 4)
+    ends = 0
+    for _ in range(2 * LIMIT):
+        envs.send(np.ones(COUNT, np.int64))
+        _, rewards, terminals, truncations, _, agents, _ = envs.recv()
+        assert rewards.tolist() == [1.0] * COUNT
+        assert sorted(agents.ravel()) == list(range(COUNT))
+        ends += int((terminals | truncations).sum())
+    assert ends >= 2 * COUNT
+    envs.close()
+
+
+class Compass(gymnasium.Env[Any, Any]):
+    """Observations in a `Dict`: where it stands, and where it looks."""
+
+    observation_space = spaces.Dict({"place": spaces.Box(-9, 9, (2,)), "heading": spaces.Box(0, 4, (1,))})
+    action_space = spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.place = np.zeros(2, np.float32)
+        return self.seen(0), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.place[0] += action
+        return self.seen(action), float(action), False, False, {}
+
+    def seen(self, heading: int) -> dict[str, Any]:
+        return {"place": self.place.copy(), "heading": np.array([heading], np.float32)}
+
+
+gymnasium.register("openenv-tests/Compass-v0", Compass)
+
+
+def test_other_spaces_are_emulated() -> None:
+    with served(gymnasium_app("openenv-tests/Compass-v0")) as address:
+        with pytest.raises(pufferlib.APIUsageError, match="must be a Box"):
+            RemotePufferEnv(address, COUNT)
+        creator = {"env_creator": RemoteEnv, "env_args": [address]}
+        envs = pufferlib.vector.make(
+            pufferlib.emulation.GymnasiumPufferEnv, env_kwargs=creator, backend="Serial", num_envs=2
+        )
+        assert envs.reset(seed=3)[0].tolist() == [[0.0, 0.0, 0.0]] * 2
+        observations, rewards, *_ = envs.step(np.array([1, 3]))
+        assert observations.tolist() == [[1.0, 1.0, 0.0], [3.0, 3.0, 0.0]]
+        assert rewards.tolist() == [1.0, 3.0]
+        envs.close()
