@@ -43,7 +43,7 @@ def too_large(size: int, most: int, setting: str = "max_message_size_mb") -> Mes
 class Receiver(Protocol):
     """Takes the frames of a connection. Called on the event loop that made it."""
 
-    def received(self, frame: bytes) -> None:
+    def received(self, frame: bytes | memoryview) -> None:
         """One frame has come."""
 
     def lost(self, error: OpenEnvError) -> None:
@@ -310,7 +310,7 @@ class ClientConnectionV2:
 
     # Called by the transport.
 
-    def received(self, frame: bytes) -> None:
+    def received(self, frame: bytes | memoryview) -> None:
         if self.error is not None:
             return
         try:
@@ -543,7 +543,7 @@ class ClientConnectionV1(OneSessionConnection):
             self._transport.send(self._protocol.close())
         await super().aclose()
 
-    def received(self, frame: bytes) -> None:
+    def received(self, frame: bytes | memoryview) -> None:
         try:
             reply = self._protocol.receive(frame)
         except ProtocolViolation as violation:

@@ -99,6 +99,19 @@ def parse_observation(adapter: TypeAdapter[Any] | None, payload: Mapping[str, An
     return StepResult(observation, reward, done, metadata, truncated, None, terminated)
 
 
+def is_bare(payload: Mapping[str, Any]) -> bool:
+    """Whether a valid reply only has an observation and a reward: its episode goes on, and it has no metadata."""
+    observation, reward = payload.get("observation"), payload.get("reward")
+    return (
+        type(observation) is dict
+        and type(reward) is float
+        and reward - reward == 0  # finite
+        and payload.get("done") is False
+        and not payload.get("metadata")
+        and not observation.get("metadata")
+    )
+
+
 def parse_state(adapter: TypeAdapter[Any] | None, payload: Mapping[str, Any]) -> Any:
     """A reply to state as the client's state type. Raises `ProtocolViolation` if it does not fit."""
     return payload if adapter is None else _validate(adapter, payload)

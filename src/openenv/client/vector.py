@@ -293,10 +293,37 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         Args:
             actions: One for each environment, in order.
         """
+        return list(map(self.result_of, await self.step_outcomes(actions)))
+
+    async def step_outcomes(self, actions: Sequence[ActT]) -> list[EnvOutcome]:
+        """As `step`, for adapters that make their own results: returns the replies in wire form, and the errors."""
         slots = self._state.slots
         given = self._payloads(actions, slots)
         await self.connect()
-        return await self._results(self._state.step(slots, given, first_finished=False), slots)
+        batch = self._state.step(slots, given, first_finished=False)
+        await self._state.finished(batch)
+        outcomes = batch.outcomes
+        return [outcomes[index] for index in range(self.num_envs)]
+
+    def result_of(self, outcome: EnvOutcome) -> StepResult[ObsT]:
+        """The result of a call; its `error` has every failure."""
+        try:
+            if type(outcome) is dict:
+                check_outcome(outcome)
+                return self._parse(outcome)
+            if isinstance(outcome, EpisodeTurnover):
+                for payload in outcome:
+                    check_outcome(payload)
+                last, first = map(self._parse, outcome)
+                final = {"final_observation": last.observation, "final_metadata": last.metadata}
+                return replace(last, observation=first.observation, metadata={**(first.metadata or {}), **final})
+            error = cast("OpenEnvError", outcome)
+        except OpenEnvError as violation:
+            error = violation
+        except Exception as fault:  # noqa: BLE001 - a subclass's own code, and one environment's reply
+            error = misread_error(self._parse, fault)
+            error.__cause__ = fault
+        return StepResult(observation=cast("ObsT", None), error=error)
 
     async def send_reset(
         self,
@@ -430,8 +457,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
 
     async def _results(self, batch: PendingBatch, slots: Sequence[EnvSlot]) -> list[StepResult[ObsT]]:
         await self._state.finished(batch)
-        result, outcomes = self._result, batch.outcomes
-        return [result(outcomes[slot.index]) for slot in slots]
+        return [self.result_of(batch.outcomes[slot.index]) for slot in slots]
 
     def _received(self, slot: EnvSlot, outcome: EnvOutcome) -> StepResult[ObsT]:
         if slot.kind == "reset":
@@ -439,27 +465,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
                 check_seed(self._client, slot.contents, outcome)
             except SeedIgnored as ignored:
                 return StepResult(observation=cast("ObsT", None), error=ignored)
-        return self._result(outcome)
-
-    def _result(self, outcome: EnvOutcome) -> StepResult[ObsT]:
-        """The result of a call; `error` has every failure."""
-        try:
-            if type(outcome) is dict:
-                check_outcome(outcome)
-                return self._parse(outcome)
-            if isinstance(outcome, EpisodeTurnover):
-                for payload in outcome:
-                    check_outcome(payload)
-                last, first = map(self._parse, outcome)
-                final = {"final_observation": last.observation, "final_metadata": last.metadata}
-                return replace(last, observation=first.observation, metadata={**(first.metadata or {}), **final})
-            error = cast("OpenEnvError", outcome)
-        except OpenEnvError as violation:
-            error = violation
-        except Exception as fault:  # noqa: BLE001 - a subclass's own code, and one environment's reply
-            error = misread_error(self._parse, fault)
-            error.__cause__ = fault
-        return StepResult(observation=cast("ObsT", None), error=error)
+        return self.result_of(outcome)
 
 
 def _reset_arguments(

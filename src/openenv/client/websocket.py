@@ -275,7 +275,9 @@ class WebSocketTransport(WSListener):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
         if kind is self._kind and frame.fin:
-            self._receiver.received(frame.get_payload_as_bytes())
+            # Binary frames are decoded in this call: what remains of them is copied.
+            binary = kind is _BINARY
+            self._receiver.received(frame.get_payload_as_memoryview() if binary else frame.get_payload_as_bytes())
         elif kind is _CLOSE:
             transport.send_close(WSCloseCode.OK)
             transport.disconnect()

@@ -190,9 +190,8 @@ class RemoteSpaces:
             f"({type(error).__name__}: {error}): give observation_space=... and decode_observation=..."
         )
 
-    def reward_of(self, result: StepResult[Any]) -> float:
+    def reward_or_missing(self, reward: float | None) -> float:
         """The reward of a step, or else `missing_reward`. Raises `UsageError` if both are None."""
-        reward = result.reward
         if reward is None:
             reward = self._missing_reward
         if reward is None:
@@ -324,7 +323,7 @@ class RemoteEnv(gymnasium.Env[Any, Any]):
         """
         result = self.client.step(self._spaces.fields_of(action))
         observation = self._spaces.member_of(result.observation)
-        reward = self._spaces.reward_of(result)
+        reward = self._spaces.reward_or_missing(result.reward)
         return observation, reward, *ends_of(result), _info(result)
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from numpy.typing import NDArray
 
 from ...client import GenericEnvClient, SyncVectorEnvClient, VectorEnvClient
+from ...client.payloads import is_bare
 from ...errors import InvalidAction, InvalidArgument, OpenEnvError, ResetRequired
 from ...types import StepResult
 from .remote import Fields, RemoteSpaces, ends_of, outside_error
@@ -183,20 +184,26 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
                 data={"env_ids": numbers.tolist()},
             )
         fields = self._split(actions)
+        client = self._client.async_client
         with self._undecided(range(self.num_envs)):
-            results = self._client.step(fields)
+            outcomes = client.blocking(client.step_outcomes(fields))
         resetting = self._ended
+        rewards: list[Any] = [0.0] * self.num_envs
+        # The results of episodes that end or have an info, and of failures: few of them, in most steps.
+        results: dict[int, Result] = {}
+        for index, outcome in enumerate(outcomes):
+            if type(outcome) is dict and is_bare(outcome):
+                self._rows[index], rewards[index] = outcome["observation"], outcome["reward"]
+            else:
+                result = results[index] = client.result_of(outcome)
+                rewards[index] = result.reward
         terminated, truncated = self._note_ends(results)
-        self._raise_errors(range(self.num_envs), results)
-        rewards: list[Any] = [result.reward for result in results]
+        self._raise_errors(list(results), list(results.values()))
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             for index in np.flatnonzero(resetting):
                 rewards[index] = 0.0  # Gymnasium's reward for the step that resets
         if None in rewards:
-            rewards = [
-                self._spaces.reward_of(result) if reward is None else reward
-                for reward, result in zip(rewards, results, strict=True)
-            ]
+            rewards = [self._spaces.reward_or_missing(reward) for reward in rewards]
         infos = self._infos(results)
         observations = self._join(self._rows)
         return observations, np.array(rewards, dtype=np.float64), terminated, truncated, infos
@@ -318,20 +325,22 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             raise InvalidArgument("reset_mask chooses no environment: at least one of its elements must be True")
         return np.flatnonzero(mask).tolist(), {name: value for name, value in options.items() if name != "reset_mask"}
 
-    def _note_ends(self, results: Sequence[Result]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Updates the state of each environment, even if others failed."""
-        for index, result in enumerate(results):
+    def _note_ends(self, results: Mapping[int, Result]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Updates the state of each environment, even if others failed. Those without a result play on."""
+        self._idle[:] = False
+        terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
+        for index, result in results.items():
             if result.error is None:
                 self._rows[index] = result.observation
             self._idle[index] = not (result.error is None or isinstance(result.error, InvalidAction))
-        terminated, truncated = np.array([ends_of(result) for result in results], dtype=np.bool_).T.copy()
+            terminated[index], truncated[index] = ends_of(result)
         self._ended = terminated | truncated
         return terminated, truncated
 
-    def _infos(self, results: Sequence[Result]) -> Infos:
+    def _infos(self, results: Mapping[int, Result]) -> Infos:
         infos: Infos = {}
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        for index, result in enumerate(results):
+        for index, result in results.items():
             info = result.metadata
             if same_step and self._ended[index]:
                 # The end of an episode, and the info of the next one's reset.
