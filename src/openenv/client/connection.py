@@ -44,7 +44,7 @@ class Receiver(Protocol):
     """Takes the frames of a connection. Called on the event loop that made it."""
 
     def received(self, frame: bytes | memoryview) -> None:
-        """One frame has come."""
+        """One frame has come. A view is valid during the call."""
 
     def lost(self, error: OpenEnvError) -> None:
         """The connection has ended; nothing follows."""
@@ -545,7 +545,7 @@ class ClientConnectionV1(OneSessionConnection):
 
     def received(self, frame: bytes | memoryview) -> None:
         try:
-            reply = self._protocol.receive(frame)
+            reply = self._protocol.receive(bytes(frame))
         except ProtocolViolation as violation:
             self.lost(violation)
             self._drop()

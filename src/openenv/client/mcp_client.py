@@ -51,13 +51,13 @@ class McpConnection(OneSessionConnection):
         finally:
             self._waiting.pop(request_id, None)
 
-    def received(self, frame: bytes) -> None:
+    def received(self, frame: bytes | memoryview) -> None:
         try:
-            reply = from_json(frame)
+            reply = from_json(bytes(frame))
         except ValueError:
             reply = None
         if not isinstance(reply, dict):
-            self.lost(ProtocolViolation(f"the server sent a frame that is not a reply: {frame[:200]!r}"))
+            self.lost(ProtocolViolation(f"the server sent a frame that is not a reply: {bytes(frame)[:200]!r}"))
             self._drop()
             return
         number = reply.get("id")

@@ -171,7 +171,7 @@ class ClientProtocolV2:
         """Forgets a request, because it was not sent."""
         del self._requests[request.id]
 
-    def receive(self, frame: bytes | str) -> Answer | Event:
+    def receive(self, frame: bytes | memoryview | str) -> Answer | Event:
         """Reads one frame and finds the request it answers.
 
         Raises:

@@ -90,7 +90,7 @@ class Codec(ABC):
         """
 
     @abstractmethod
-    def decode(self, frame: bytes | str) -> Any:
+    def decode(self, frame: bytes | memoryview | str) -> Any:
         """Decodes a value. Restores bytes and, if numpy is installed, writable arrays.
 
         Raises:
@@ -199,8 +199,10 @@ class JsonCodec(Codec):
         except UNWRITABLE as error:
             raise ValueError(f"cannot be written as JSON: {error}") from error
 
-    def decode(self, frame: bytes | str) -> Any:
+    def decode(self, frame: bytes | memoryview | str) -> Any:
         try:
+            if isinstance(frame, memoryview):
+                frame = bytes(frame)
             try:
                 value = _decode_json(frame)
             except ValueError:
@@ -311,7 +313,7 @@ class MsgpackCodec(Codec):
         except UNWRITABLE as error:
             raise ValueError(f"cannot be written as msgpack: {error}") from error
 
-    def decode(self, frame: bytes | str) -> Any:
+    def decode(self, frame: bytes | memoryview | str) -> Any:
         try:
             return _decode_msgpack(cast(bytes, frame))  # a str is refused like other invalid data
         except (ValueError, TypeError, RecursionError, OverflowError) as error:

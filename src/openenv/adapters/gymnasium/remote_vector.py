@@ -200,7 +200,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         terminated, truncated = self._note_ends(results)
         self._raise_errors(list(results), list(results.values()))
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            for index in np.flatnonzero(resetting):
+            for index in np.flatnonzero(resetting).tolist():
                 rewards[index] = 0.0  # Gymnasium's reward for the step that resets
         if None in rewards:
             rewards = [self._spaces.reward_or_missing(reward) for reward in rewards]

@@ -325,7 +325,7 @@ def _declared_array(schema: Schema) -> MappedSpace | None:
     each = schema.get("prefixItems") or [element]
     limits = (-np.inf, np.inf) if dtype.kind == "f" else (False, True)
     if dtype.kind in "iu":
-        limits = (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+        limits = (int(np.iinfo(dtype.name).min), int(np.iinfo(dtype.name).max))
     with np.errstate(over="ignore"):
         low = np.array([part.get("minimum", limits[0]) for part in each], dtype)
         high = np.array([part.get("maximum", limits[1]) for part in each], dtype)
