@@ -92,8 +92,8 @@ class Array(ArrayDeclaration):
         return array if self._fixed_shape is None else np.broadcast_to(array, self._fixed_shape)
 
     def _validate(self, as_tensor: bool, value: Any, listed: Any) -> Any:
-        if is_array(value):
-            array = self._checked(to_numpy(value))
+        if is_array(value) or isinstance(value, np.generic):
+            array = self._checked(np.asarray(value) if isinstance(value, np.generic) else to_numpy(value))
         else:
             array = np.asarray(listed(value), dtype=self.dtype)
             if self._fixed_shape is not None:  # nested lists cannot say what follows a length of 0
@@ -209,7 +209,9 @@ class Array(ArrayDeclaration):
 
 def _as_lists(value: Any, info: SerializationInfo) -> Any:
     """The nested lists that an array becomes in JSON. An environment may have assigned them itself."""
-    return list_of(value) if info.mode == "json" and is_array(value) else value
+    if info.mode != "json":
+        return value
+    return list_of(value) if is_array(value) else value.tolist() if isinstance(value, np.generic) else value
 
 
 def _finite(low: Any, high: Any) -> dict[str, Any]:
