@@ -74,14 +74,12 @@ class SB3VecEnv(VecEnv):
         dones = terminated | truncated
         single_infos = _split_infos(infos, self.num_envs)
         for index in np.flatnonzero(dones):
-            self.reset_infos[index] = {
-                name: value for name, value in single_infos[index].items() if name not in {"final_obs", "final_info"}
-            }
-            single_infos[index] = {
-                **(single_infos[index].get("final_info") or {}),
-                "terminal_observation": single_infos[index]["final_obs"],
-                "TimeLimit.truncated": bool(truncated[index] and not terminated[index]),
-            }
+            info = single_infos[index]
+            last = {"terminal_observation": info.pop("final_obs")} if "final_obs" in info else {}
+            final = info.pop("final_info", None) or {}
+            self.reset_infos[index] = info
+            cut = bool(truncated[index] and not terminated[index])
+            single_infos[index] = {**final, **last, "TimeLimit.truncated": cut}
         return observations, rewards.astype(np.float32), dones, single_infos
 
     def close(self) -> None:

@@ -362,9 +362,14 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         Raises:
             UsageError: Fewer are in flight, or another `recv` is being awaited.
         """
+        outcomes = await self.recv_outcomes(min_ready, timeout_s)
+        return [Finished(env_id, self.result_of(outcome)) for env_id, outcome in outcomes]
+
+    async def recv_outcomes(self, min_ready: int = 1, timeout_s: float | None = None) -> list[tuple[int, EnvOutcome]]:
+        """As `recv`, for adapters that make their own results: returns the replies in wire form, and the errors."""
         self._check_loop()
         taken = await self._state.received(min_ready, timeout_s)
-        return [Finished(index, self._received(self._state.slots[index], outcome)) for index, outcome in taken]
+        return [(env_id, self._seed_checked(self._state.slots[env_id], outcome)) for env_id, outcome in taken]
 
     async def close(self) -> None:
         """Ends all sessions and connections. May be called repeatedly; a later `reset` connects anew.
@@ -459,13 +464,13 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         await self._state.finished(batch)
         return [self.result_of(batch.outcomes[slot.index]) for slot in slots]
 
-    def _received(self, slot: EnvSlot, outcome: EnvOutcome) -> StepResult[ObsT]:
+    def _seed_checked(self, slot: EnvSlot, outcome: EnvOutcome) -> EnvOutcome:
         if slot.kind == "reset":
             try:
                 check_seed(self._client, slot.contents, outcome)
             except SeedIgnored as ignored:
-                return StepResult(observation=cast("ObsT", None), error=ignored)
-        return self.result_of(outcome)
+                return ignored
+        return outcome
 
 
 def _reset_arguments(

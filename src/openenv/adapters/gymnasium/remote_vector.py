@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from ...client import GenericEnvClient, SyncVectorEnvClient, VectorEnvClient
 from ...client.payloads import is_bare
-from ...errors import InvalidAction, InvalidArgument, OpenEnvError, ResetRequired
+from ...client.vector_sessions import EnvOutcome
+from ...errors import InvalidAction, InvalidArgument, OpenEnvError, ResetRequired, UsageError
 from ...types import StepResult
 from .remote import Fields, RemoteSpaces, ends_of, outside_error
 
@@ -69,6 +70,15 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     It behaves like Gymnasium's `SyncVectorEnv` over the same environment, in each autoreset mode, with the same seeds
     and `reset_mask`. Spaces, `info` and pickling are those of `RemoteEnv`.
 
+    `async_reset`, `send` and `recv` are those of EnvPool: a batch has the `batch_size` environments that finish
+    first, so that slow ones do not hold the others::
+
+        envs = RemoteVectorEnv("http://localhost:8000", num_envs=64, batch_size=16)
+        envs.async_reset(seed=1)
+        while training:
+            observations, rewards, terminations, truncations, infos = envs.recv()
+            envs.send(policy(observations), infos["env_id"])
+
     If some environments fail, `step` or `reset` raises an error with their numbers in `error.data["env_ids"]`, since
     they have no reward. Reset them before the next step, alone (`reset(options={"reset_mask": ...})`, which returns
     the current observations of the others) or with all others; until then `step` raises `ResetRequired`. A lost
@@ -78,6 +88,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         base_url: URL of the server, as in `EnvClient`.
         num_envs: Number of environments.
         autoreset_mode: Mode as in `SyncVectorEnv`. SAME_STEP needs a second round trip when episodes end.
+        batch_size: Number of environments in a batch of `recv`; None for all.
         connections: Number of connections that share the environments. A server with several workers puts each
             connection on one of them.
         observation_space: Space of one environment's observations, as in `RemoteEnv`.
@@ -93,12 +104,15 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         UsageError: A number or mode is invalid.
     """
 
+    _arrived: dict[int, EnvOutcome]
+
     def __init__(
         self,
         base_url: str | Sequence[str] | None = None,
         num_envs: int = 8,
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        batch_size: int | None = None,
         connections: int = 1,
         observation_space: Space[Any] | None = None,
         decode_observation: Callable[[Fields], Any] | None = None,
@@ -109,9 +123,13 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     ):
         super().__init__()
         self.num_envs = num_envs
+        self.batch_size = num_envs if batch_size is None else batch_size
+        if type(self.batch_size) is not int or not 1 <= self.batch_size <= num_envs:
+            raise UsageError(f"batch_size={batch_size!r}: give an integer from 1 to {num_envs} (num_envs)")
         self.autoreset_mode = mode_of(autoreset_mode)
         self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
         self._connections = connections
+        self._env_ids = np.arange(num_envs)
         spaces = self._spaces = RemoteSpaces(
             base_url, observation_space, decode_observation, action_space, encode_action, missing_reward, options
         )
@@ -140,19 +158,9 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         Raises:
             OpenEnvError: Some environments could not be reset; see the class.
         """
-        if isinstance(seed, (int, np.integer)):
-            super().reset(seed=int(seed))
-            seeds: Sequence[int | None] | None = range(int(seed), int(seed) + self.num_envs)
-        else:
-            seeds = seed
-            if seeds is not None and len(seeds) != self.num_envs:
-                raise InvalidArgument(f"{len(seeds)} seeds for {self.num_envs} environments: one for each")
-        env_ids, options = self._chosen(options)
-        given = None if seeds is None else [seeds[index] for index in env_ids]
-        self.closed = False
-        arguments = self._spaces.reset_arguments(None, options)
+        env_ids, seeds, arguments = self._reset_calls(seed, options)
         with self._undecided(env_ids):
-            results = self._client.reset(given, env_ids, **arguments)
+            results = self._client.reset(seeds, env_ids, **arguments)
         infos: Infos = {}
         for index, result in zip(env_ids, results, strict=True):
             over_at_once = result.done and self.autoreset_mode is AutoresetMode.SAME_STEP
@@ -175,42 +183,92 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             ResetRequired: Some environments have no running episode, and autoreset does not start one.
             OpenEnvError: Some environments failed; see the class.
         """
-        waiting = self._ended if self.autoreset_mode is AutoresetMode.DISABLED else self._idle
-        if waiting.any() or self._idle.any():
-            numbers = np.flatnonzero(waiting | self._idle)
-            raise ResetRequired(
-                f"environments {numbers[:8].tolist()} have no running episode: call reset(), or "
-                "reset(options={'reset_mask': mask}) for those alone",
-                data={"env_ids": numbers.tolist()},
-            )
-        fields = self._split(actions)
+        env_ids = self._env_ids
+        fields = self._step_calls(actions, env_ids)
         client = self._client.async_client
-        with self._undecided(range(self.num_envs)):
+        with self._undecided(env_ids):
             outcomes = client.blocking(client.step_outcomes(fields))
-        resetting = self._ended
-        rewards: list[Any] = [0.0] * self.num_envs
-        # The results of episodes that end or have an info, and of failures: few of them, in most steps.
-        results: dict[int, Result] = {}
-        for index, outcome in enumerate(outcomes):
-            if type(outcome) is dict and is_bare(outcome):
-                self._rows[index], rewards[index] = outcome["observation"], outcome["reward"]
-            else:
-                result = results[index] = client.result_of(outcome)
-                rewards[index] = result.reward
-        terminated, truncated = self._note_ends(results)
-        self._raise_errors(list(results), list(results.values()))
-        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            for index in np.flatnonzero(resetting).tolist():
-                rewards[index] = 0.0  # Gymnasium's reward for the step that resets
-        if None in rewards:
-            rewards = [self._spaces.reward_or_missing(reward) for reward in rewards]
-        infos = self._infos(results)
-        observations = self._join(self._rows)
-        return observations, np.array(rewards, dtype=np.float64), terminated, truncated, infos
+        self._note_resets(env_ids)
+        return self._results(env_ids, outcomes)
+
+    def async_reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        """Begins episodes; `recv` returns their first observations.
+
+        Args:
+            seed: As for `reset`.
+            options: As for `reset`.
+
+        Raises:
+            UsageError: Some of the environments have calls whose results `recv` has not returned.
+        """
+        env_ids, seeds, arguments = self._reset_calls(seed, options)
+        with self._undecided(env_ids):
+            self._client.send_reset(seeds, env_ids, **arguments)
+        self._sent[env_ids] = self._resetting[env_ids] = True
+
+    def send(self, actions: Any, env_id: Sequence[int] | NDArray[Any] | None = None) -> None:
+        """Begins a step in some environments; `recv` returns the results.
+
+        Args:
+            actions: One for each of them, in order, in the form of a batch of actions.
+            env_id: Their numbers, as in `infos["env_id"]`; None for all.
+
+        Raises:
+            InvalidAction: An action is not in its space; nothing was sent.
+            InvalidArgument: The numbers of actions and environments differ, or `env_id` is invalid.
+            ResetRequired: Some of the environments have no running episode, and autoreset does not start one.
+            UsageError: Some of them have calls whose results `recv` has not returned.
+        """
+        env_ids = self._env_ids if env_id is None else self._numbers(env_id)
+        fields = self._step_calls(actions, env_ids)
+        with self._undecided(env_ids):
+            self._client.send(fields, env_ids.tolist())
+        self._note_resets(env_ids)
+        self._sent[env_ids] = True
+
+    def recv(self) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], Infos]:
+        """Waits for the first `batch_size` results of `async_reset` and `send`.
+
+        Returns:
+            Observations, rewards, terminations, truncations and infos as `step` returns them, for a batch of
+            `batch_size` environments. `infos["env_id"]` has their numbers, in ascending order (int32). The reward of
+            a reset is 0.
+
+        Raises:
+            UsageError: Fewer calls are in flight.
+            OpenEnvError: Some environments failed, as for `step`: `async_reset` those. The results of the others wait
+                for the next `recv`.
+        """
+        on_their_way = np.count_nonzero(self._sent)
+        if on_their_way < self.batch_size:
+            raise UsageError(
+                f"a batch has {self.batch_size} results (batch_size), and {on_their_way} are on their way: "
+                "send() or async_reset() more environments first"
+            )
+        missing = self.batch_size - len(self._arrived)
+        if missing > 0:
+            client = self._client.async_client
+            self._arrived.update(client.blocking(client.recv_outcomes(missing)))
+        env_ids = np.array(sorted(list(self._arrived)[: self.batch_size]))
+        batch = {env_id: self._arrived.pop(env_id) for env_id in env_ids.tolist()}
+        self._sent[env_ids] = False
+        try:
+            *results, infos = self._results(env_ids, list(batch.values()))
+        except OpenEnvError as error:
+            failed = error.data.get("env_ids", batch)
+            others = {env_id: outcome for env_id, outcome in batch.items() if env_id not in failed}
+            self._arrived = {**others, **self._arrived}
+            self._sent[list(others)] = True
+            raise
+        return *results, {**infos, "env_id": env_ids.astype(np.int32)}
 
     def close_extras(self, **kwargs: Any) -> None:
         """Ends the sessions and their connections. A later reset opens new ones."""
         self._idle[:] = True
+        self._sent[:] = False
+        self._arrived = {}
         self._client.close()
 
     def __del__(self) -> None:
@@ -221,7 +279,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             asyncio.run_coroutine_threadsafe(client.close(), loop)
 
     def __getstate__(self) -> dict[str, Any]:
-        of_now = {"_client", "_rows", "_idle", "_ended"}
+        of_now = {"_client", "_rows", "_idle", "_ended", "_sent", "_resetting", "_arrived"}
         return {name: value for name, value in self.__dict__.items() if name not in of_now}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -238,23 +296,104 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._rows: list[Any] = [None] * self.num_envs
         self._idle = np.ones(self.num_envs, dtype=np.bool_)  # environments that need a reset
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
+        self._resetting = np.zeros(self.num_envs, dtype=np.bool_)  # their last call starts an episode
+        self._sent = np.zeros(self.num_envs, dtype=np.bool_)  # have calls whose results `recv` has not returned
+        self._arrived = {}  # these results, those that came first in front
 
-    def _split(self, actions: Any) -> list[Fields]:
-        """The fields of each environment's action.
+    def _reset_calls(self, seed: Any, options: Any) -> tuple[list[int], list[int | None] | None, Fields]:
+        """The numbers of the environments to reset, their seeds, and the other arguments."""
+        if isinstance(seed, (int, np.integer)):
+            super().reset(seed=int(seed))
+            seeds: Sequence[int | None] | None = range(int(seed), int(seed) + self.num_envs)
+        else:
+            seeds = seed
+            if seeds is not None and len(seeds) != self.num_envs:
+                raise InvalidArgument(f"{len(seeds)} seeds for {self.num_envs} environments: one for each")
+        env_ids, options = self._chosen(options)
+        self._refuse_sent(env_ids)
+        self.closed = False
+        given = None if seeds is None else [seeds[index] for index in env_ids]
+        return env_ids, given, self._spaces.reset_arguments(None, options)
+
+    def _step_calls(self, actions: Any, env_ids: NDArray[Any]) -> list[Fields]:
+        """The fields of each action, if all of the environments can take a step."""
+        self._refuse_sent(env_ids)
+        waiting = self._idle | self._ended if self.autoreset_mode is AutoresetMode.DISABLED else self._idle
+        if waiting[env_ids].any():
+            numbers = env_ids[waiting[env_ids]].tolist()
+            raise ResetRequired(
+                f"environments {numbers[:8]} have no running episode: call reset() or async_reset(), for those alone "
+                "with options={'reset_mask': mask}",
+                data={"env_ids": numbers},
+            )
+        return self._split(actions, len(env_ids))
+
+    def _numbers(self, env_id: Any) -> NDArray[Any]:
+        """The numbers of environments as an array. Raises `InvalidArgument` for anything else."""
+        array = np.asarray(env_id)
+        if (
+            array.ndim != 1
+            or array.dtype.kind not in "iu"
+            or not ((array >= 0) & (array < self.num_envs)).all()
+            or len(np.unique(array)) < len(array)
+        ):
+            raise InvalidArgument(
+                f"env_id={env_id!s:.80}: give a list of integers from 0 to {self.num_envs - 1}, each at most once"
+            )
+        return array
+
+    def _refuse_sent(self, env_ids: Sequence[int] | NDArray[Any]) -> None:
+        """Raises `UsageError` if one of the environments has a call whose result was not returned."""
+        sent = self._sent[env_ids]
+        if sent.any():
+            numbers = np.asarray(env_ids)[sent].tolist()
+            raise UsageError(f"environments {numbers[:8]} have calls whose results were not returned: recv() first")
+
+    def _note_resets(self, env_ids: NDArray[Any]) -> None:
+        """Notes which of the calls that were made start an episode."""
+        self._resetting[env_ids] = self._ended[env_ids] if self.autoreset_mode is AutoresetMode.NEXT_STEP else False
+
+    def _results(
+        self, env_ids: NDArray[Any], outcomes: Sequence[EnvOutcome]
+    ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], Infos]:
+        """The results of some environments as `step` returns them; raises as it does."""
+        numbers, client = env_ids.tolist(), self._client.async_client
+        rewards: list[Any] = [0.0] * len(numbers)
+        # The results of episodes that end or have an info, and of failures: few of them, in most steps.
+        results: dict[int, Result] = {}
+        for row, outcome in enumerate(outcomes):
+            if type(outcome) is dict and is_bare(outcome):
+                self._rows[numbers[row]], rewards[row] = outcome["observation"], outcome["reward"]
+            else:
+                result = results[row] = client.result_of(outcome)
+                rewards[row] = result.reward
+        terminated, truncated = self._note_ends(env_ids, results)
+        self._raise_errors([numbers[row] for row in results], list(results.values()))
+        for row in np.flatnonzero(self._resetting[env_ids]).tolist():
+            rewards[row] = 0.0  # Gymnasium's reward for the step that resets
+        if None in rewards:
+            rewards = [self._spaces.reward_or_missing(reward) for reward in rewards]
+        infos = self._infos(env_ids, results)
+        observations = self._join([self._rows[number] for number in numbers])
+        return observations, np.array(rewards, dtype=np.float64), terminated, truncated, infos
+
+    def _split(self, actions: Any, count: int) -> list[Fields]:
+        """The fields of each action.
 
         Raises:
             InvalidAction: An action is not in its space; no action was sent.
-            InvalidArgument: The number of actions is not the number of environments.
+            InvalidArgument: The number of actions is not `count`.
         """
-        spaces, space, count = self._spaces, self.action_space, self.num_envs
+        spaces, space = self._spaces, self.action_space
         if spaces.bounds is None:
-            return self._split_members(actions)
+            return self._split_members(actions, count)
         try:
             array = np.asarray(actions)
         except ValueError as error:
             raise outside_error(actions, space) from error
-        if array.shape != space.shape:
-            raise InvalidArgument(f"actions of shape {array.shape} for {count} environments: give {space.shape}")
+        shape = (count, *(space.shape or ())[1:])
+        if array.shape != shape:
+            raise InvalidArgument(f"actions of shape {array.shape} for {count} environments: give {shape}")
         try:
             inside = spaces.bounds.inside(array)
         except TypeError as error:
@@ -269,15 +408,15 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         values = (array.reshape(count) if side.single else array).tolist()
         return [{field: value} for value in values]
 
-    def _split_members(self, actions: Any) -> list[Fields]:
+    def _split_members(self, actions: Any, count: int) -> list[Fields]:
         """The same for actions that are not one array of numbers."""
         spaces = self._spaces
         try:
             members = list(iterate(self.action_space, actions))
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise outside_error(actions, self.action_space) from error
-        if len(members) != self.num_envs:
-            raise InvalidArgument(f"{len(members)} actions for {self.num_envs} environments: one for each")
+        if len(members) != count:
+            raise InvalidArgument(f"{len(members)} actions for {count} environments: one for each")
         for index, member in enumerate(members):
             if not spaces.action_space.contains(member):
                 raise outside_error(member, spaces.action_space, index)
@@ -293,25 +432,26 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         field = spaces.observation.field
         if field is not None and spaces.observation.plain:
             try:
-                return np.array([row[field] for row in rows], space.dtype).reshape(space.shape or ())
+                shape = (len(rows), *(space.shape or ())[1:])
+                return np.array([row[field] for row in rows], space.dtype).reshape(shape)
             except (LookupError, TypeError, ValueError, OverflowError):  # the slower way below names the observation
                 pass
         members = [spaces.member_of(row) for row in rows]
         single = spaces.observation_space
-        empty: Any = create_empty_array(single, n=self.num_envs, fn=np.zeros)
+        empty: Any = create_empty_array(single, n=len(rows), fn=np.zeros)
         try:
             return concatenate(single, members, empty)
         except (TypeError, ValueError, LookupError) as error:
             raise spaces.misfit(rows[0], error) from error
 
     @contextmanager
-    def _undecided(self, env_ids: Sequence[int]) -> Iterator[None]:
+    def _undecided(self, env_ids: Sequence[int] | NDArray[Any]) -> Iterator[None]:
         """Marks environments as in need of a reset: if the call is interrupted, their state is unknown."""
         self._idle[env_ids] = True
         try:
             yield
         except OpenEnvError as error:
-            error.data.setdefault("env_ids", list(env_ids))
+            error.data.setdefault("env_ids", np.asarray(env_ids).tolist())
             raise
 
     def _chosen(self, options: dict[str, Any] | None) -> tuple[list[int], dict[str, Any] | None]:
@@ -325,24 +465,35 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             raise InvalidArgument("reset_mask chooses no environment: at least one of its elements must be True")
         return np.flatnonzero(mask).tolist(), {name: value for name, value in options.items() if name != "reset_mask"}
 
-    def _note_ends(self, results: Mapping[int, Result]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Updates the state of each environment, even if others failed. Those without a result play on."""
-        self._idle[:] = False
-        terminated, truncated = np.zeros(self.num_envs, np.bool_), np.zeros(self.num_envs, np.bool_)
-        for index, result in results.items():
+    def _note_ends(self, env_ids: NDArray[Any], results: Mapping[int, Result]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Updates the state of the environments, even if others failed.
+
+        Args:
+            env_ids: Their numbers.
+            results: Results by their place in `env_ids`; environments without one play on.
+
+        Returns:
+            Which have terminated, and which were truncated.
+        """
+        self._idle[env_ids] = False
+        terminated, truncated = np.zeros(len(env_ids), np.bool_), np.zeros(len(env_ids), np.bool_)
+        for row, result in results.items():
+            number = env_ids[row]
             if result.error is None:
-                self._rows[index] = result.observation
-            self._idle[index] = not (result.error is None or isinstance(result.error, InvalidAction))
-            terminated[index], truncated[index] = ends_of(result)
-        self._ended = terminated | truncated
+                self._rows[number] = result.observation
+            self._idle[number] = not (result.error is None or isinstance(result.error, InvalidAction))
+            terminated[row], truncated[row] = ends_of(result)
+        self._ended[env_ids] = terminated | truncated
         return terminated, truncated
 
-    def _infos(self, results: Mapping[int, Result]) -> Infos:
+    def _infos(self, env_ids: NDArray[Any], results: Mapping[int, Result]) -> Infos:
         infos: Infos = {}
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
-        for index, result in results.items():
+        batch: VectorEnv[Any, Any, Any] = VectorEnv()  # makes infos with one element for each of `env_ids`
+        batch.num_envs = len(env_ids)
+        for row, result in results.items():
             info = result.metadata
-            if same_step and self._ended[index]:
+            if same_step and self._ended[env_ids[row]]:
                 # The end of an episode, and the info of the next one's reset.
                 final, info = dict(info or {}), {}
                 last = result.observation
@@ -350,9 +501,9 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
                     last, info = final.pop("final_observation"), final
                     final = info.pop("final_metadata") or {}
                 final_obs = self._spaces.member_of(last)
-                infos = self._add_info(infos, {"final_obs": final_obs, "final_info": final}, index)
+                infos = batch._add_info(infos, {"final_obs": final_obs, "final_info": final}, row)
             if info:
-                infos = self._add_info(infos, info, index)
+                infos = batch._add_info(infos, info, row)
         return infos
 
     def _raise_errors(self, env_ids: Sequence[int], results: Sequence[Result]) -> None:
