@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from . import core as core
     from .arrays import Array
     from .auto import AutoAction, AutoEnv
+    from .batched import BatchedEnvironment
     from .client import *
     from .environment import Environment, Transform
     from .errors import *
@@ -28,6 +29,9 @@ __all__ = [
     "Array",
     "AutoAction",
     "AutoEnv",
+    "BatchResult",
+    "BatchedEnvClient",
+    "BatchedEnvironment",
     "Cancelled",
     "CapacityError",
     "ConcurrencyConfigurationError",
@@ -81,6 +85,7 @@ __all__ = [
     "StepFailed",
     "StepResult",
     "StepTimeout",
+    "SyncBatchedEnvClient",
     "SyncEnvClient",
     "SyncVectorEnvClient",
     "TaskTaken",
@@ -107,11 +112,13 @@ _HOMES = {
     **dict.fromkeys(__all__, "openenv.errors"),  # all names but those below
     **dict.fromkeys(["AutoAction", "AutoEnv"], "openenv.auto"),
     **dict.fromkeys(["EnvClient", "GenericAction", "GenericEnvClient", "SyncEnvClient"], "openenv.client"),
+    **dict.fromkeys(["BatchResult", "BatchedEnvClient", "SyncBatchedEnvClient"], "openenv.client"),
     **dict.fromkeys(["SyncVectorEnvClient", "VectorEnvClient"], "openenv.client"),
     **dict.fromkeys(["Environment", "Transform"], "openenv.environment"),
     "RenderedImage": "openenv.images",
     **dict.fromkeys(["Action", "Observation", "State", "StepResult", "reward_mask"], "openenv.types"),
     "Array": "openenv.arrays",
+    "BatchedEnvironment": "openenv.batched",
     "cli": "openenv.cli",
     "core": "openenv.core",
     "create_app": "openenv.server.app",

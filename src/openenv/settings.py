@@ -122,6 +122,13 @@ class ServerSettings(_Settings):
         "behind. A call over its deadline is left behind at once",
         gt=0,
     )
+    gather_window_us: int = _setting(
+        1000,
+        "Most microseconds that a call of a session waits for calls of the other sessions that share its "
+        "`BatchedEnvironment`",
+        ge=0,
+        le=10_000_000,
+    )
     queue_limit: int = _setting(20_000, "Most new sessions that wait for a free slot, in each worker process", ge=0)
     queue_timeout_s: float = _setting(0.0, "Seconds a new session waits for a free slot before it is refused", ge=0)
     mode: _Mode = _setting(

@@ -264,7 +264,7 @@ default_tls = cache(ssl.create_default_context)
 
 
 @dataclass(slots=True)
-class BatchResult:
+class RequestBatchResult:
     """The result of a batch.
 
     Attributes:
@@ -278,7 +278,7 @@ class BatchResult:
 
 def run_batch(
     batch: RequestBatch, processes: int = 1, progress: Callable[[LoadCounts], None] = lambda counts: None
-) -> BatchResult:
+) -> RequestBatchResult:
     """Starts all requests of a batch at the same moment and waits for them.
 
     Args:
@@ -293,7 +293,7 @@ def run_batch(
     parts = run_load(partial(_requests, batch), split_evenly(batch.sessions, processes), progress=progress)
     # All processes of a machine share the clock of perf_counter.
     wall_s = max(ended for _, _, ended in parts) - min(began for _, began, _ in parts)
-    return BatchResult([row for rows, _, _ in parts for row in rows], wall_s)
+    return RequestBatchResult([row for rows, _, _ in parts for row in rows], wall_s)
 
 
 def _requests(batch: RequestBatch, member: LoadProcess, numbers: range) -> tuple[list[RequestRow], float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._imports import lazy
+from .batched import BatchedEnvClient, BatchResult, SyncBatchedEnvClient
 from .env_client import EnvClient, GenericAction, GenericEnvClient, SyncEnvClient
 from .vector import Finished, SyncVectorEnvClient, VectorEnvClient
 
@@ -12,12 +13,15 @@ if TYPE_CHECKING:
     from .mcp_client import MCPClientBase, MCPToolClient
 
 __all__ = [
+    "BatchResult",
+    "BatchedEnvClient",
     "EnvClient",
     "Finished",
     "GenericAction",
     "GenericEnvClient",
     "MCPClientBase",
     "MCPToolClient",
+    "SyncBatchedEnvClient",
     "SyncEnvClient",
     "SyncVectorEnvClient",
     "VectorEnvClient",

@@ -174,6 +174,7 @@ class BaseClient(LoopBound):
     _headers_with: Callable[[str | None], Headers]
     _wait_s: float | None
     _record: Path | None
+    _session_options: dict[str, Any] | None = None
     _production_calls: frozenset[str] = frozenset()
 
     def _set_servers(self, base_url: str | Sequence[str] | None) -> None:
@@ -366,7 +367,9 @@ class BaseClient(LoopBound):
     ) -> ClientSession:
         session: ClientSession
         if isinstance(end, ClientConnectionV2):
-            session = ResumableSession(end, self._dial, self._options.connect_timeout_s, self._wait_s, ref)
+            session = ResumableSession(
+                end, self._dial, self._options.connect_timeout_s, self._wait_s, ref, self._session_options
+            )
         else:
             end.owner, session = self, end
         if self._record is None or self._client_mode == "production":

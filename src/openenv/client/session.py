@@ -355,6 +355,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
         patience_s: Seconds for connecting, for a hello and for the answers to `attach`, each.
         wait_s: Seconds that the server may let it wait for a free slot; None leaves that to the server.
         ref: A session to attach to the link; None opens one.
+        options: The `options` with which it opens one; None for none.
     """
 
     def __init__(
@@ -364,7 +365,9 @@ class ResumableSession(SessionGroup[ClientSessionState]):
         patience_s: float,
         wait_s: float | None = None,
         ref: SessionRef | None = None,
+        options: Payload | None = None,
     ):
+        self._session_options = options
         self.ref = ref or SessionRef(new_secret(), new_secret())
         """Another connection needs this to attach to the session, or to restore its state."""
         self._state = ClientSessionState(*self.ref, opened=ref is not None)
@@ -521,7 +524,10 @@ class ResumableSession(SessionGroup[ClientSessionState]):
     # The life of the session.
 
     def _open(self) -> None:
-        self.link.ask("open", self._opening(self._state), Callbacks(self._on_opened, self._on_refused))
+        fields = self._opening(self._state)
+        if self._session_options is not None:
+            fields["options"] = self._session_options
+        self.link.ask("open", fields, Callbacks(self._on_opened, self._on_refused))
 
     def _on_opened(self, *_: object) -> None:
         self._state.opened = True

@@ -332,12 +332,12 @@ class MsgpackCodec(Codec):
                 pass
         try:
             portable = fields if is_plain(fields, leaves=self.leaves) else _portable_msgpack(fields)
-            return Body(count, _written(portable, len(_map_header(count))))
+            return Body(count, _written(portable, len(map_header(count))))
         except UNWRITABLE as error:
             raise ValueError(f"cannot be written as msgpack: {error}") from error
 
     def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002
-        return b"%b\xa2id%b%b" % (_map_header(body.count + 1), _encode_msgpack(id), body.fields)
+        return b"%b\xa2id%b%b" % (map_header(body.count + 1), _encode_msgpack(id), body.fields)
 
     def results(self, id: int, items: Iterable[Result], more: bool) -> bytes:  # noqa: A002
         parts: list[bytes] = []
@@ -345,10 +345,10 @@ class MsgpackCodec(Codec):
         for place, session, body in items:
             count += 1
             if session is None:
-                parts += (b"%b\xa4call%b" % (_map_header(body.count + 1), _encode_msgpack(place)), body.fields)
+                parts += (b"%b\xa4call%b" % (map_header(body.count + 1), _encode_msgpack(place)), body.fields)
             else:
-                # `_map_header`, written out: this is the path of nearly every step.
-                header = _SMALL[body.count + 2] if body.count < 14 else _map_header(body.count + 2)
+                # `map_header`, written out: this is the path of nearly every step.
+                header = _SMALL[body.count + 2] if body.count < 14 else map_header(body.count + 2)
                 parts += (
                     b"%b\xa4call%b\xa7session%b" % (header, _encode_msgpack(place), _encode_msgpack(session)),
                     body.fields,
@@ -362,7 +362,7 @@ def _leaves_of(numpy: Any) -> frozenset[type[Any]]:
     return SCALARS if numpy is None else SCALARS | {numpy.ndarray}
 
 
-def _map_header(count: int) -> bytes:
+def map_header(count: int) -> bytes:
     """The first bytes of a map of `count` entries."""
     if count < 16:
         return _SMALL[count]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -179,6 +180,14 @@ def _explain(value: Any, write: Callable[[Any], object], error: Exception, words
     return f"{kind} {words or 'cannot be written: '}{error}"
 
 
+class EncodedOutcome(ABC):
+    """A result of reset or step that encodes itself."""
+
+    @abstractmethod
+    def body(self, codec: Codec) -> Body:
+        """The reply. Raises `StepFailed` if it cannot be encoded."""
+
+
 class ObservationPlan(NamedTuple):
     """Facts about an observation class, to encode its instances without pydantic.
 
@@ -234,7 +243,7 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
     """The reply to reset and step.
 
     Args:
-        observation: An `Observation`, or a mapping or another object with the same fields.
+        observation: An `Observation`, a mapping or another object with the same fields, or an `EncodedOutcome`.
         codec: Encodes the reply.
         notes: Entries for the metadata beside the observation, not for the metadata inside it.
 
@@ -249,6 +258,8 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
             if plan.has_arrays:
                 fields = _listed(fields, kind, codec)
             plain, has_terminated = plan.is_plain(fields, codec.leaves), plan.has_terminated
+        elif isinstance(observation, EncodedOutcome):
+            return observation.body(codec)
         else:
             plain = False
             try:

@@ -46,7 +46,13 @@ class OpenOp(Op, tag="open"):
     session: NewSession | None = None
     token: NewToken | None = None
     wait_s: Annotated[Seconds, Meta(description="Seconds to wait for a free slot")] | None = None
-    options: Annotated[dict[str, Any], Meta(description="Reserved for later versions: absent or empty")] = {}
+    options: Annotated[
+        dict[str, Any],
+        Meta(
+            description="Absent for a session of one episode. If `hello` has `batch`: `batch` (true: the session "
+            "owns all episodes) and perhaps `autoreset` (`disabled`, `next_step` or `same_step`)"
+        ),
+    ] = {}
 
 
 class AttachOp(Op, tag="attach"):
@@ -359,6 +365,20 @@ class SchemaHashes(Struct):
     state: str | None
 
 
+class BatchFacts(Struct):
+    """An environment that plays many episodes at once, which one session may own."""
+
+    num_envs: Annotated[int, Meta(description="The number of episodes")]
+    action_fields: Annotated[list[str], Meta(description="Names of the fields of actions, without `metadata`")]
+    autoreset: Annotated[
+        str,
+        Meta(
+            description="What a step does with an episode that has ended. `disabled`: nothing, and the owner chooses "
+            "any mode; otherwise the only mode: `next_step` or `same_step`"
+        ),
+    ]
+
+
 class HelloEvent(Struct, tag_field="event", tag="hello"):
     """The server's first frame."""
 
@@ -375,6 +395,7 @@ class HelloEvent(Struct, tag_field="event", tag="hello"):
         Annotated[str, Meta(description="Key of the worker process, with which a client connects to it again")] | None
     )
     schema: SchemaHashes | UnsetType = UNSET
+    batch: BatchFacts | UnsetType = UNSET
 
 
 class DrainingEvent(Struct, tag_field="event", tag="draining"):

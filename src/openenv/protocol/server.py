@@ -16,7 +16,7 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic does not
 
 from .._exceptions import from_signal
 from ..errors import InvalidAction, InvalidMessage, OpenEnvError, UnknownMessage, UsageError
-from .arrays import list_of
+from .arrays import is_array, list_of
 from .codecs import Body, Codec, has_marks, is_plain
 from .coercion import coercer_of
 from .encoding import encode_observation, encode_outcome, encode_state, encode_state_fields
@@ -109,6 +109,12 @@ class ActionReader:
         coerced = values if self._coerce is None else self._coerce(values)
         if coerced is not values:
             return self._validator.validate_python(coerced)
+        # As lists, arrays that do not fit their declaration would be refused with a fault for each element.
+        if any(
+            is_array(fault["input"]) and fault["type"].startswith(("array_", "value_error"))
+            for fault in error.errors(include_url=False)
+        ):
+            raise error
         # Strict classes accept a string for an enumeration, a list for a tuple and so on only from JSON.
         try:
             text = to_json(values, fallback=list_of, inf_nan_mode="constants")
@@ -291,17 +297,20 @@ class ServerProtocolV2:
         action_type: The action class (or a union of such) of the environment.
         codec: The encoding of frames.
         max_batch: Most calls in one batch.
+        batch_type: The type of the actions of a session that owns a batch of episodes; None if none can.
 
     Attributes:
         action: Reads an action.
+        batch_action: Reads the actions of all episodes; None if no session can own a batch.
         observation: The reply to reset and step (`encode_outcome`).
         state: The reply to state (`encode_state_fields`).
         reply, results: The frame of one reply, and of results of a batch (`Codec`).
     """
 
-    def __init__(self, action_type: Any, codec: Codec, max_batch: int):
+    def __init__(self, action_type: Any, codec: Codec, max_batch: int, batch_type: Any = None):
         self.codec = codec
         self.action = ActionReader(action_type, codec)
+        self.batch_action = None if batch_type is None else ActionReader(batch_type, codec)
         self.observation: Callable[..., Body] = partial(encode_outcome, codec=codec)
         self.state: Callable[[Any], Body] = partial(encode_state_fields, codec=codec)
         self.reply, self.results = codec.reply, codec.results

@@ -42,6 +42,7 @@ class Limits:
         max_constructing: Most environments that one process makes concurrently; None for no limit.
         max_abandoned_threads: Most hung calls of one process that are abandoned, so that their slots become free.
         abandon_after_s: Seconds that an ended session waits for its environment.
+        gather_window_s: Seconds that a call of a shared batch waits for those of other sessions at most.
     """
 
     max_sessions: int
@@ -53,6 +54,7 @@ class Limits:
     max_constructing: int | None = None
     max_abandoned_threads: int = 16
     abandon_after_s: float = 30.0
+    gather_window_s: float = 0.001
 
 
 def decide(

@@ -32,12 +32,11 @@ class Executor(Protocol):
     """Owns an environment: no other object uses it. All methods are called on the event loop's thread.
 
     The caller waits for one `done` before it makes the next call. Only `cancel` may be called in between.
-
-    Attributes:
-        stoppable: Whether `cancel` stops an operation.
     """
 
-    stoppable: bool
+    @property
+    def stoppable(self) -> bool:
+        """Whether `cancel` stops an operation."""
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
         """Makes the environment; `done` gets it, and may only read its class.

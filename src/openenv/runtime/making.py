@@ -6,10 +6,11 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._introspection import unwrap_partial
 from .._tuning import use_batch_scheduling
+from ..batched import BatchedEnvironment
 from ..errors import ConcurrencyConfigurationError, FactoryFailed, NotForkable, OpenEnvError, UsageError
 from ..settings import ServerSettings
 from .admission import ConcurrencyGate, Limits
@@ -19,6 +20,10 @@ from .process import ProcessExecutor, ProcessPool
 from .profile import EnvironmentProfile, Execution, class_of, profile_of
 from .session import Session, SessionState
 from .thread import Mailbox, ThreadExecutor
+
+if TYPE_CHECKING:
+    from .columns import BatchSpec
+    from .gathering import SharedBatch
 
 HELPER_THREADS = 16
 # Processes that start concurrently, unless a limit is set: more would only delay one another.
@@ -34,23 +39,34 @@ class EnvironmentMaker:
         factory: Makes one environment: its class, or another callable without arguments.
         limits: The limits of environments that are being made, and of sessions.
         pool: Gives each session its own process; None if the class decides.
+        batch: The fields of a `BatchedEnvironment`; None for another class.
 
     Raises:
         UsageError: The factory's class declares an `execution` that is unknown or unsupported for it.
 
     Attributes:
         factory: The factory.
+        batch: The fields of a `BatchedEnvironment`; None for another class.
         gate: Limits the environments that are being made; None for no limit.
         pool: Gives each session its own process; None if environments run in this process.
     """
 
-    def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None):
+    def __init__(
+        self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None, batch: BatchSpec | None = None
+    ):
         self.factory = factory
+        self.batch = batch
+        self._shared: list[SharedBatch] = []
         self._limits = limits
         cls = class_of(factory)
         self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
         if pool is None and self._profile is not None and self._profile.execution is Execution.PROCESS:
             pool = ProcessPool(factory, ServerSettings())
+        if batch is not None and pool is not None:
+            raise UsageError(
+                f"{self.name} is a BatchedEnvironment, which runs in the server's process: serve it without "
+                "isolation and sandbox (OPENENV_ISOLATION, OPENENV_SANDBOX)"
+            )
         self.pool = pool
         self._mailbox: Mailbox | None = None
         self._helpers: ThreadPoolExecutor | None = None
@@ -127,6 +143,8 @@ class EnvironmentMaker:
     def abandon(self, session: Session) -> None:
         """Abandons a session in which the constructor or another call has not returned."""
         self._release_permit(session)
+        if (slot := getattr(session.executor, "abandon", None)) is not None:  # of a batch that sessions share
+            slot()
         # If it blocks one of the few helper threads, the next environments get new threads.
         if isinstance(session.executor, LoopExecutor) and session.executor.uses_helper:
             self.rest()
@@ -213,6 +231,9 @@ class EnvironmentMaker:
                 self.gate.leave()
 
     def _start(self, session: Session, profile: EnvironmentProfile | None, snapshot: Snapshot | None = None) -> None:
+        if self.batch is not None:
+            self._start_batched(session, self.batch, snapshot)
+            return
         execution = Execution.THREAD if profile is None else profile.execution
         try:
             executor = self._new_executor(execution, session, snapshot)
@@ -226,6 +247,45 @@ class EnvironmentMaker:
             else:
                 session.start(executor, self.factory, None if isinstance(executor, ProcessExecutor) else snapshot)
 
+    def _start_batched(self, session: Session, spec: BatchSpec, snapshot: Snapshot | None) -> None:
+        """Starts a session that owns a batch, or one that plays an episode of a batch."""
+        from .batch import CheckedBatch, OwnedBatch  # noqa: PLC0415 - only batches need numpy
+        from .gathering import SharedBatch, SlotExecutor  # noqa: PLC0415
+
+        assert self._profile is not None
+        profile, mode = self._profile, session.owned_batch
+        try:
+            if mode is not None:
+                executor = self._new_executor(profile.execution, session)
+                session.start(executor, lambda: OwnedBatch(CheckedBatch(spec, self.factory()), mode), snapshot)
+                return
+            if spec.autoreset != "disabled":
+                self._release_permit(session)
+                session.fail(
+                    UsageError(
+                        f"{spec.name} resets its episodes itself (autoreset = {spec.autoreset!r}), so single "
+                        "sessions cannot share it: open the whole batch (BatchedEnvClient, or the option batch of "
+                        "open)"
+                    )
+                )
+                return
+            shared = next((shared for shared in self._shared if shared.has_room), None)
+            if shared is None:
+                executor = self._new_executor(profile.execution, session)
+                shared = SharedBatch(spec, profile, executor, self._limits.gather_window_s, self._forget)
+                self._shared.append(shared)
+        except RuntimeError as trouble:  # the system cannot start another thread
+            self._release_permit(session)
+            session.fail(self._failure("could not create an environment", trouble))
+        else:
+            session.ungate()
+            session.start(SlotExecutor(shared), self.factory)
+
+    def _forget(self, shared: SharedBatch) -> None:
+        """No session enters an instance that closes."""
+        if shared in self._shared:
+            self._shared.remove(shared)
+
     def _failure(self, what: str, error: BaseException) -> FactoryFailed:
         name = self.name
         failure = FactoryFailed(name, f"{name} {what}: {describe_error(error)}")
@@ -235,11 +295,19 @@ class EnvironmentMaker:
     def _checked_profile(self, environment: object) -> EnvironmentProfile:
         if isinstance(environment, EnvironmentProfile):  # the environment is in another process
             return environment
+        if self.batch is not None:
+            assert self._profile is not None
+            return self._profile
         cls = type(environment)
         if not (callable(getattr(cls, "reset", None)) and callable(getattr(cls, "step", None))):
             made = f"{self.name} made a {cls.__name__}, which has no reset and step"
             raise FactoryFailed(self.name, made)
         profile = profile_of(cls)
+        if isinstance(environment, BatchedEnvironment):
+            raise UsageError(
+                f"{self.name} made a {cls.__name__}, a BatchedEnvironment, which the server must know in advance: "
+                f"annotate the return type (`-> {cls.__name__}`)"
+            )
         if self._limits.max_sessions > 1 and not profile.concurrent:
             raise ConcurrencyConfigurationError(profile.name, self._limits.max_sessions)
         if profile.execution is Execution.PROCESS:

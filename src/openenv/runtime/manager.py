@@ -9,7 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import Draining, SessionLost, UsageError
 from ..recording import DeferredRecords, TapFactory
@@ -22,6 +22,9 @@ from .process import ProcessPool
 from .queue import AdmissionQueue, EndingSessions
 from .session import OnLost, OnOpened, Session, SessionState
 from .thread import ThreadExecutor
+
+if TYPE_CHECKING:
+    from .columns import BatchSpec
 
 logger = logging.getLogger("openenv.sessions")
 
@@ -105,6 +108,7 @@ class SessionManager:
         factory: Makes one environment: its class, or another callable without arguments.
         limits: The limits of sessions.
         pool: Gives each session its own process; None if the class decides.
+        batch: The fields of a `BatchedEnvironment`; None for another class.
 
     Raises:
         UsageError: The factory's class declares an `execution` that is unknown or unsupported for it.
@@ -117,12 +121,18 @@ class SessionManager:
         tap_factory: Makes the taps of recorded sessions; None if recording is off.
     """
 
-    def __init__(self, factory: Callable[[], Any], limits: Limits, pool: ProcessPool | None = None):
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        limits: Limits,
+        pool: ProcessPool | None = None,
+        batch: BatchSpec | None = None,
+    ):
         self.limits = limits
         # Limits the calls that execute concurrently; None for no limit.
         self.gate = None if limits.max_executing is None else ConcurrencyGate(limits.max_executing)
         self._admission = AdmissionQueue(limits, self._admit)
-        self.maker = EnvironmentMaker(factory, limits, pool)
+        self.maker = EnvironmentMaker(factory, limits, pool, batch)
         self._sessions: dict[str, Session] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.TimerHandle | None = None

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 from weakref import WeakKeyDictionary
 
 from .._introspection import accepted_arguments, unwrap_partial
+from ..batched import BatchedEnvironment
 from ..environment import Environment, reseed
 from ..errors import UsageError
 from ..telemetry.logs import warn_once
@@ -69,6 +70,9 @@ def profile_of(cls: type[object]) -> EnvironmentProfile:
     """
     if (known := _profiles.get(cls)) is not None:
         return known
+    if issubclass(cls, BatchedEnvironment):
+        _profiles[cls] = profile = _batched_profile(cls)
+        return profile
     asynchronous = {name: _overrides(cls, name) for name in ("reset_async", "step_async")}
     reset = "reset_async" if asynchronous["reset_async"] else "reset"
     step = "step_async" if asynchronous["step_async"] else "step"
@@ -86,6 +90,37 @@ def profile_of(cls: type[object]) -> EnvironmentProfile:
         seedable=accepted_arguments(getattr(cls, reset), positional=1).takes("seed"),
     )
     return profile
+
+
+def reset_batch(environment: Any, arguments: dict[str, Any]) -> Any:
+    """The operation that starts episodes of a batch, or the episode of one session."""
+    return environment.reset(arguments)
+
+
+def step_batch_with(environment: Any, argument: tuple[Any, dict[str, Any]]) -> Any:
+    """Like `executor.step`, for a batch, whose steps take no further arguments."""
+    return environment.step(argument[0])
+
+
+def _batched_profile(cls: type[BatchedEnvironment[Any, Any, Any]]) -> EnvironmentProfile:
+    """How sessions call a batch, or an episode of it (`runtime.batch`, `runtime.gathering`)."""
+    asynchronous = [name for name in ("reset_async", "step_async") if _overrides(cls, name)]
+    execution = _execution(cls, [False])
+    if asynchronous or execution is Execution.PROCESS:
+        what = f"{asynchronous[0]}()" if asynchronous else "execution = 'process'"
+        raise UsageError(
+            f"{cls.__name__} has {what}, which a BatchedEnvironment cannot have: it runs on a thread or 'inline'"
+        )
+    return EnvironmentProfile(
+        name=cls.__name__,
+        execution=execution,
+        reset=reset_batch,
+        step=executor.step,
+        step_with=step_batch_with,
+        state=_read_state,
+        concurrent=cls.SUPPORTS_CONCURRENT_SESSIONS,
+        seedable=True,
+    )
 
 
 def class_of(factory: Callable[[], Any]) -> type[object] | None:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import errors
+from ..batched import Autoreset
 from ..recording import Source, Tap
 from ..telemetry.logs import log_extra
 from ..telemetry.metrics import METER, Gauge, Phase
@@ -112,6 +113,7 @@ class Session:
         life: When the client's connection last sent something; None if that is not tracked.
         holder: Number of the API key that it was opened with; 0 for none.
         peer: The address of its client, as text.
+        owned_batch: The autoreset mode of a session that owns a whole batch; None for one that plays one episode.
         origin: The source of its state; None after the source was asked, and for a session that is not a fork.
         outlives_loop: Whether it belongs to no connection, and so outlives its event loop if its environment does.
         gone: Set when the session has ended completely; None until a caller waits for that.
@@ -137,6 +139,7 @@ class Session:
     life: LastSeen | None = None
     holder: int = 0
     peer: str = ""
+    owned_batch: Autoreset | None = None
     origin: Origin | None = None
     outlives_loop: bool = False
     gone: asyncio.Event | None = None
@@ -401,6 +404,10 @@ class Session:
                 executor.submit(load, snapshot, lambda _, failure: maker.made(self, environment, failure))
 
         executor.start(factory, made)
+
+    def ungate(self) -> None:
+        """Its calls do not count for `max_executing`: they wait for one another, and are executed together."""
+        self._gate = None
 
     def live(self, executor: Executor, profile: EnvironmentProfile) -> None:
         """The environment was made."""

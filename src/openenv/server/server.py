@@ -6,12 +6,13 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
 from .. import __version__
 from .._asyncio import on_thread
+from ..batched import BatchedEnvironment
 from ..environment import Environment
 from ..errors import ConcurrencyConfigurationError, InvalidAction, InvalidArgument
 from ..protocol.codecs import codec_of
@@ -34,6 +35,9 @@ from .shared_sessions import SharedSessions
 from .timers import Deadlines, Keepalive, MemoryRelease
 from .v1 import Channel, V1Connection
 from .v2 import V2Connection
+
+if TYPE_CHECKING:
+    from ..runtime.columns import BatchSpec
 
 _MIB = 1024 * 1024
 
@@ -98,6 +102,7 @@ class EnvironmentServer:
 
     Attributes:
         env_factory: Makes an environment.
+        batch: The fields of a `BatchedEnvironment`; None for another environment.
         action_type: The actions that clients may send: `action_cls`, and tool actions if there are tools.
         authenticator: Decides which requests may use the server.
         shared_sessions: The sessions that are used over HTTP.
@@ -149,9 +154,9 @@ class EnvironmentServer:
         self.protocol = ServerProtocol(self.action_type)
         limits = self._limits(max_concurrent_envs, concurrency_config)
         factory = factory_of(env, self.settings.mode)
-        self.manager = SessionManager(
-            factory, limits, ProcessPool(factory, self.settings) if self._isolated else None
-        )
+        self.batch = self._batch_spec()
+        pool = ProcessPool(factory, self.settings) if self._isolated else None
+        self.manager = SessionManager(factory, limits, pool, self.batch)
         self.env_name = env_name or self.manager.maker.name
         self.recorder = recorder_of(self)
         self._protocols: dict[str, ServerProtocolV2] = {}
@@ -272,7 +277,8 @@ class EnvironmentServer:
             return V1Connection(self, channel, principal)
         protocol = self._protocols.get(subprotocol)
         if protocol is None:
-            protocol = ServerProtocolV2(self.action_type, codec_of(subprotocol), self.settings.max_batch)
+            batch_type = None if self.batch is None else self.batch.action_type
+            protocol = ServerProtocolV2(self.action_type, codec_of(subprotocol), self.settings.max_batch, batch_type)
             self._protocols[subprotocol] = protocol
         connection = V2Connection(self, protocol, channel, principal)
         self.connections.add(connection)
@@ -328,8 +334,8 @@ class EnvironmentServer:
 
     def hello(self) -> dict[str, Any]:
         """The content of the first frame of a v2 connection."""
-        settings = self.settings
-        return {
+        settings, batch = self.settings, self.batch
+        facts = {
             "protocol": 2,
             "server": __version__,
             "environment": self.env_name,
@@ -346,6 +352,21 @@ class EnvironmentServer:
             "worker": self.worker_key,
             "schema": self.contract.hashes,
         }
+        if batch is not None:
+            facts["batch"] = {
+                "num_envs": batch.num_envs,
+                "autoreset": batch.autoreset,
+                "action_fields": [field.name for field in batch.actions],
+            }
+        return facts
+
+    def _batch_spec(self) -> BatchSpec | None:
+        cls = class_of(self.env_factory)
+        if cls is None or not issubclass(cls, BatchedEnvironment):
+            return None
+        from ..runtime.batch import batch_spec_of  # noqa: PLC0415 - only batches need numpy
+
+        return batch_spec_of(cls, self.action_cls, self.observation_cls)
 
     @property
     def _isolated(self) -> bool:
@@ -372,4 +393,5 @@ class EnvironmentServer:
             max_constructing=settings.max_constructing,
             max_abandoned_threads=settings.max_abandoned_threads,
             abandon_after_s=settings.abandon_after_s,
+            gather_window_s=settings.gather_window_us / 1e6,
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import Raw
 
 from .. import errors
+from ..batched import Autoreset
 from ..errors import OpenEnvError, SessionLost, UsageError
 from ..protocol import messages
 from ..protocol.codecs import Body
@@ -113,11 +114,36 @@ class SessionTable:
     # Requests, each from the connection itself or from a batch on it.
 
     def open(self, message: messages.OpenOp, asker: Asker) -> None:
-        if message.options:
-            names = f"{', '.join(message.options)!r:.200}"
-            raise UsageError(f"this server supports no options of open: remove {names}")
+        owned_batch = None if not message.options else self._owned_batch(message.options)
         if not self._is_there(message.session, message.token, asker):
-            self._begin(message, asker)
+            self._begin(message, asker, owned_batch=owned_batch)
+
+    def _owned_batch(self, options: dict[str, Any]) -> Autoreset | None:
+        """The autoreset mode of a session that owns a batch; None if its options ask for one episode.
+
+        Raises:
+            UsageError: There is no such option or mode here.
+        """
+        spec = self.manager.maker.batch
+        unknown = options.keys() - ({"batch", "autoreset"} if spec is not None else ())
+        if unknown or spec is None:
+            names = f"{', '.join(sorted(unknown))!r:.200}"
+            here = (
+                "of this environment"
+                if spec is not None
+                else "here, since its environment plays one episode a session"
+            )
+            raise UsageError(f"open has no such option {here}: remove {names}")
+        if type(options.get("batch")) is not bool or ("autoreset" in options and not options["batch"]):
+            raise UsageError(
+                "the options of open must be batch = true, perhaps with autoreset; or none for one episode"
+            )
+        if not options["batch"]:
+            return None
+        from ..runtime.batch import checked_autoreset  # noqa: PLC0415 - only batches need numpy
+
+        mode: Autoreset = checked_autoreset(spec, options.get("autoreset"))
+        return mode
 
     def _is_there(self, name: str | None, token: str | None, asker: Asker) -> bool:
         """Whether a session with that id is open. If so, this answers its client.
@@ -286,15 +312,30 @@ class SessionTable:
         """Assigns a session to this connection. It still counts for the key that opened it."""
         session.life, session.peer = self.life, self.principal.peer
 
-    def _begin(self, message: messages.OpenOp | messages.ForkOp, asker: Asker, origin: Origin | None = None) -> None:
-        """Opens a session. With an origin, it begins with the state of the origin's session."""
-        v2_session = V2Session(self, asker, message.token or token_urlsafe(16))
+    def _begin(
+        self,
+        message: messages.OpenOp | messages.ForkOp,
+        asker: Asker,
+        origin: Origin | None = None,
+        owned_batch: Autoreset | None = None,
+    ) -> None:
+        """Opens a session.
+
+        Args:
+            message: The request.
+            asker: Where it comes from.
+            origin: The session whose state it begins with.
+            owned_batch: The autoreset mode in which it owns a batch; None for one episode.
+        """
+        if origin is not None:
+            owned_batch = origin.source.owned_batch
+        v2_session = V2Session(self, asker, message.token or token_urlsafe(16), owned_batch is not None)
         opened: OnOpened = v2_session.opened
         if self.trail is not None:
             opened = self.trail.opening(lambda: v2_session.session.id, name_of(asker), opened)
         name = message.new if isinstance(message, messages.ForkOp) else message.session
         v2_session.session = session = self.manager.create(opened, v2_session.lost, name)
-        session.user = v2_session
+        session.user, session.owned_batch = v2_session, owned_batch
         if origin is not None:
             v2_session.forked_from, session.origin = origin.source.id, origin
         session.holder = self.principal.holder

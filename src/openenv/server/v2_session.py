@@ -68,6 +68,7 @@ class V2Session(CallQueue[NumberedCall]):
 
     Attributes:
         table: The sessions of the connection it belongs to now.
+        owns_batch: Whether its actions are those of all episodes of a batch.
         token: The secret with which another connection can attach to the session.
         session: The session of the environment; set after both are made.
         sequence: The numbers of its calls.
@@ -79,17 +80,26 @@ class V2Session(CallQueue[NumberedCall]):
     table: SessionTable
     asker: InitVar[Asker]
     token: str
+    owns_batch: bool = False
     session: Session = field(init=False)
     sequence: Sequence = field(default_factory=Sequence)
     awaits: V2Session | None = None
     forked_from: str | None = None
     slot: int = 0
     _protocol: ServerProtocolV2 = field(init=False)
+    _read_action: Callable[[Any], Any] = field(init=False)
     _ends_after_call: bool = False
 
     def __post_init__(self, asker: Asker) -> None:
         self.running = NumberedCall(None, 0, asker)
-        self._protocol = self.table.protocol
+        self.speak(self.table.protocol)
+
+    def speak(self, protocol: ServerProtocolV2) -> None:
+        """Reads calls and writes replies in another codec from now on."""
+        self._protocol, self._read_action = protocol, protocol.action
+        if self.owns_batch:
+            assert protocol.batch_action is not None
+            self._read_action = protocol.batch_action
 
     # Callbacks of the session.
 
@@ -232,7 +242,8 @@ class V2Session(CallQueue[NumberedCall]):
         self._forget_waiting()
         self._ends_after_call = False
         before = self._protocol
-        self.table, self._protocol = table, table.protocol
+        self.table = table
+        self.speak(table.protocol)
         if self._protocol is not before:  # encode the stored replies again, in the codec of the new connection
             write = self._protocol.codec.body
             self.sequence.rewrite(lambda body: write(_reply_fields(before, body)), self._unfinished())
@@ -283,7 +294,7 @@ class V2Session(CallQueue[NumberedCall]):
         done = self._finished if trail is None or not call.seq else self._traced(call, trail)
         if type(message) is StepOp:
             try:
-                action = self._protocol.action(message.action)
+                action = self._read_action(message.action)
             except errors.InvalidAction as error:
                 done(None, error)
             else:

@@ -1,0 +1,201 @@
+"""The client that owns a whole batch of episodes: one call is a step of all of them, with arrays."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from ..batched import Autoreset
+from ..errors import InvalidArgument, MissingExtra, ProtocolViolation, UsageError
+from .connection import ClientConnectionV2, OneSessionConnection
+from .env_client import EnvClient, SyncEnvClient
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """The result of a reset or a step of all episodes.
+
+    Attributes:
+        observation: The fields of the observations: an array of shape (num_envs, ...) or a list of num_envs values.
+        reward: float64 of shape (num_envs,); 0 after a reset.
+        terminated: bool of shape (num_envs,): the episode has reached its own end.
+        truncated: bool of shape (num_envs,): the episode was cut short.
+        info: Facts beside the observation, an array, a list or a dict of such for each name. As in Gymnasium, `_name`
+            says which episodes have the info `name`; with `autoreset="same_step"`, `final_obs` and `final_info` are
+            of the episodes that have just ended.
+    """
+
+    observation: dict[str, Any]
+    reward: NDArray[Any]
+    terminated: NDArray[Any]
+    truncated: NDArray[Any]
+    info: dict[str, Any]
+
+
+class BatchedEnvClient(EnvClient[Any, Any, Any]):
+    """Owns all episodes of a `BatchedEnvironment`, in one session::
+
+        async with BatchedEnvClient("http://localhost:8000") as env:
+            result = await env.reset(seed=1)
+            while True:
+                result = await env.step(policy(result.observation["observation"]))
+
+    One call is one frame and one step of all episodes. Otherwise it is a session as that of `EnvClient`: it resumes
+    after a lost connection, and each call is executed once. It needs numpy and protocol v2.
+
+    Args:
+        base_url: As for `EnvClient`.
+        autoreset: When an episode that has ended is followed by the next one, as in Gymnasium: `"next_step"`: its
+            next action is ignored, and its reward is 0; `"same_step"`: at once; `"disabled"`: `reset` does it. An
+            environment that resets its episodes itself offers one mode.
+        options: Further arguments of `EnvClient`, except `record`: the server can record (OPENENV_RECORD).
+
+    Raises:
+        MissingExtra: numpy is not installed.
+    """
+
+    def __init__(
+        self, base_url: str | Sequence[str] | None = None, autoreset: Autoreset = "next_step", **options: Any
+    ) -> None:
+        if importlib.util.find_spec("numpy") is None:
+            raise MissingExtra("numpy", None)
+        if options.get("record") is not None:
+            raise InvalidArgument("record: a BatchedEnvClient does not record: let the server do it (OPENENV_RECORD)")
+        super().__init__(base_url, **options)
+        self._session_options = {"batch": True, "autoreset": autoreset}
+        self._num_envs: int | None = None
+        self._action_fields: list[str] = []
+
+    @property
+    def num_envs(self) -> int:
+        """The number of episodes. Raises `UsageError` before the first connection, which tells it."""
+        if self._num_envs is None:
+            raise UsageError("num_envs is known from the first connection on: call connect() or reset() first")
+        return self._num_envs
+
+    @property
+    def autoreset(self) -> Autoreset:
+        """The autoreset mode of the session."""
+        assert self._session_options is not None
+        return cast("Autoreset", self._session_options["autoreset"])
+
+    def reset(  # type: ignore[override]
+        self, seed: int | Sequence[int | None] | None = None, mask: Any = None, **kwargs: Any
+    ) -> Awaitable[BatchResult]:
+        """Starts episodes.
+
+        Args:
+            seed: A seed for each episode; an integer is the seed of the first one, and the others have the following
+                numbers. None: any.
+            mask: Which episodes start, num_envs bools; None: all.
+            kwargs: Further arguments of the environment's `reset`.
+
+        Raises:
+            InvalidArgument: `seed` or `mask` has another length or type.
+            UsageError: The server's environment does not play many episodes, or not in this autoreset mode.
+            OpenEnvError: As for `EnvClient.reset`.
+        """
+        return self._offered(self._reset_batch(seed, mask, kwargs))
+
+    def step(  # type: ignore[override]
+        self, actions: Any, *, timeout_s: float | None = None
+    ) -> Awaitable[BatchResult]:
+        """Executes one action of each episode.
+
+        Args:
+            actions: The fields of the actions, each an array of shape (num_envs, ...) or a list of num_envs values;
+                or one of these alone, if actions have one field.
+            timeout_s: Seconds for this call, in place of `message_timeout_s`.
+
+        Raises:
+            InvalidAction: A field is missing or unknown, or has another length, shape or type.
+            ResetRequired: No reset came before; or an episode has ended, with `autoreset="disabled"`.
+            OpenEnvError: As for `EnvClient.step`.
+        """
+        return self._offered(self._step_batch(actions, timeout_s))
+
+    def sync(self) -> SyncBatchedEnvClient:
+        """This client for code that cannot await."""
+        return SyncBatchedEnvClient(self)
+
+    async def _reset_batch(self, seed: Any, mask: Any, kwargs: dict[str, Any]) -> BatchResult:
+        session = await self._open("reset", anew=True)
+        arguments = dict(kwargs)
+        if seed is not None:
+            arguments["seeds"] = list(range(seed, seed + self.num_envs)) if isinstance(seed, int) else list(seed)
+        if mask is not None:
+            arguments["mask"] = mask
+        return self._result(await session.call("reset", arguments, self._message_timeout_s))
+
+    async def _step_batch(self, actions: Any, timeout_s: float | None) -> BatchResult:
+        session = await self._open("step")
+        if not isinstance(actions, Mapping):
+            if len(self._action_fields) != 1:
+                names = ", ".join(self._action_fields)
+                raise UsageError(f"actions have the fields {names}: give a dict with an array for each")
+            actions = {self._action_fields[0]: actions}
+        limit_s = self._message_timeout_s if timeout_s is None else timeout_s
+        return self._result(await session.call("step", dict(actions), limit_s))
+
+    def _result(self, payload: dict[str, Any]) -> BatchResult:
+        import numpy as np
+
+        observation = payload.get("observation")
+        vectors: list[Any] = [payload.get(name) for name in ("reward", "terminated", "truncated")]
+        if not isinstance(observation, dict) or not all(np.shape(vector) == (self.num_envs,) for vector in vectors):
+            raise ProtocolViolation(
+                f"the server sent a reply that is not of {self.num_envs} episodes: {payload!r:.200}"
+            )
+        reward, terminated, truncated = map(np.asarray, vectors)
+        if not (reward.dtype.kind in "fiu" and np.isfinite(reward).all()):
+            raise ProtocolViolation("the server sent rewards that are not finite numbers")
+        return BatchResult(observation, reward, terminated, truncated, payload.get("metadata") or {})
+
+    async def _dial_session(self) -> ClientConnectionV2 | OneSessionConnection:
+        end = await super()._dial_session()
+        try:
+            if not isinstance(end, ClientConnectionV2):
+                raise UsageError("BatchedEnvClient needs protocol v2, and this server speaks v1 only: upgrade it")
+            facts = (await end.greeting(self._options.connect_timeout_s)).get("batch")
+            num_envs = facts.get("num_envs") if isinstance(facts, Mapping) else None
+            if not isinstance(num_envs, int):
+                raise UsageError(
+                    "the environment of this server plays one episode a session: use EnvClient or "
+                    "VectorEnvClient, or serve a BatchedEnvironment"
+                )
+            assert isinstance(facts, Mapping)
+            self._num_envs, self._action_fields = num_envs, list(facts.get("action_fields") or ())
+        except BaseException:
+            await end.aclose()
+            raise
+        return end
+
+
+class SyncBatchedEnvClient(SyncEnvClient[Any, Any, Any]):
+    """`BatchedEnvClient` without `await`; it takes the same arguments, or an existing client to drive::
+
+    with BatchedEnvClient("http://localhost:8000").sync() as env:
+        result = env.reset(seed=1)
+        result = env.step(np.zeros(env.num_envs, np.int64))
+    """
+
+    _async_class = BatchedEnvClient
+    _client: BatchedEnvClient
+
+    def reset(self, seed: int | Sequence[int | None] | None = None, mask: Any = None, **kwargs: Any) -> BatchResult:  # type: ignore[override]
+        """See `BatchedEnvClient.reset`."""
+        return self._client.waited(self._client.reset, seed, mask, **kwargs)
+
+    def step(self, actions: Any, *, timeout_s: float | None = None) -> BatchResult:  # type: ignore[override]
+        """See `BatchedEnvClient.step`."""
+        return self._client.waited(self._client.step, actions, timeout_s=timeout_s)
+
+    @property
+    def num_envs(self) -> int:
+        """See `BatchedEnvClient.num_envs`."""
+        return self._client.num_envs

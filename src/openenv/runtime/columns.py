@@ -1,0 +1,240 @@
+"""The fields of a batch of episodes: their columns, with a row for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple, NotRequired
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from numpy.typing import NDArray
+from pydantic import BaseModel, TypeAdapter, with_config
+from pydantic.fields import FieldInfo
+from typing_extensions import TypedDict
+
+from ..arrays import Array
+from ..errors import StepFailed, UsageError
+from ..protocol.arrays import is_array, to_numpy
+
+_NUMBERS: dict[Any, str] = {int: "int64", float: "float64", bool: "bool"}
+FACTS = frozenset({"terminated", "truncated"})
+"""Fields that an observation may have. The methods of a batch return them beside the others."""
+_APART = frozenset({"metadata", "reward", "done"})
+
+
+class BatchField(NamedTuple):
+    """One field of an action or an observation, in a batch.
+
+    Attributes:
+        name: Its name.
+        array: The array of its values in all episodes, with `num_envs` as the first axis; None for a list.
+        annotation: The type of its values in all episodes.
+        required: Whether an action must have it.
+        num_envs: The number of episodes.
+        as_tensor: Makes a tensor of an array, for a field that holds tensors; else None.
+    """
+
+    name: str
+    array: Array | None
+    annotation: Any
+    required: bool
+    num_envs: int
+    as_tensor: Callable[[Any], Any] | None = None
+
+    def filled(self, indices: list[int], values: list[Any]) -> Any:
+        """A column with the values of some episodes, and 0 or None for the others.
+
+        Raises:
+            TypeError, ValueError, OverflowError: A value does not fit.
+        """
+        if self.array is None:
+            listed: list[Any] = [None] * self.num_envs
+            for index, value in zip(indices, values, strict=True):
+                listed[index] = value
+            return listed
+        shape: Any = self.array.shape
+        column = np.zeros(shape, self.array.dtype)
+        column[indices] = values if column.ndim == 1 else np.stack([to_numpy(value) for value in values])
+        return column if self.as_tensor is None else self.as_tensor(column)
+
+    def column(self, value: Any, owner: str) -> Any:
+        """The values of all episodes, as an environment returns them.
+
+        Raises:
+            StepFailed: They have another number, type or shape than the field declares.
+        """
+        what = f"field {self.name!r} of {owner}"
+        if self.array is None:
+            return list_column(value, self.num_envs, what)
+        array = to_numpy(value) if is_array(value) else np.asarray(value)
+        declared = self.array
+        if array.shape != declared.shape:
+            raise StepFailed(f"{what} has shape {array.shape}: return an array of shape {declared.shape}")
+        if array.dtype != declared.dtype:
+            if not np.can_cast(array.dtype, declared.dtype, "same_kind"):
+                raise StepFailed(f"{what} has elements of {array.dtype}: return an array of {declared.name}")
+            array = array.astype(declared.dtype)
+        return array
+
+
+def list_column(value: Any, num_envs: int, what: str) -> Any:
+    """A list or an array of one value for each episode. Raises `StepFailed` if it has another length."""
+    sized = is_array(value) and len(value.shape) > 0
+    if not sized and not isinstance(value, (list, tuple)):
+        raise StepFailed(f"{what} is a {type(value).__name__}: return a list or an array of {num_envs} values")
+    if len(value) != num_envs:
+        raise StepFailed(f"{what} has {len(value)} values: return one for each of the {num_envs} episodes")
+    return to_numpy(value) if sized else list(value)
+
+
+def copied_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns in new arrays and lists."""
+    return {
+        name: copied_columns(column) if isinstance(column, Mapping) else column.copy()
+        for name, column in columns.items()
+    }
+
+
+def merged_columns(columns: dict[str, Any], others: Mapping[str, Any], mask: NDArray[np.bool_]) -> dict[str, Any]:
+    """Columns with the rows of others in a mask. Changes the arrays and lists of `columns`."""
+    rows = np.flatnonzero(mask)
+    for name, other in others.items():
+        column = columns.get(name)
+        if column is None:
+            columns[name] = other
+        elif isinstance(column, Mapping):
+            columns[name] = merged_infos(column, other, mask)
+        elif isinstance(column, list) or column.dtype != getattr(other, "dtype", None):
+            columns[name] = [other[index] if chosen else column[index] for index, chosen in enumerate(mask.tolist())]
+        else:
+            column[rows] = other[rows]
+    return columns
+
+
+def merged_infos(infos: Mapping[str, Any], others: Mapping[str, Any], mask: NDArray[np.bool_]) -> dict[str, Any]:
+    """Infos with the rows of others in a mask. An info of only some rows gets a column `_name`, which says so."""
+    merged: dict[str, Any] = merged_columns({**infos}, others, mask)
+    for name in [name for name in merged if name[:1] != "_" or name[1:] not in merged]:
+        present = np.where(mask, _presence(others, name), _presence(infos, name))
+        if not present.all():
+            merged[f"_{name}"] = present
+        else:
+            merged.pop(f"_{name}", None)
+    return merged
+
+
+def _presence(infos: Mapping[str, Any], name: str) -> Any:
+    return infos.get(f"_{name}", name in infos)
+
+
+class BatchSpec:
+    """The fields of a batch.
+
+    Args:
+        name: The environment's name, for messages.
+        num_envs: The number of episodes.
+        autoreset: What the environment does with episodes that have ended (`openenv.batched.Autoreset`).
+        action_cls: The type of the action of one episode.
+        observation_cls: The type of the observation of one episode.
+
+    Raises:
+        UsageError: One of the types is not a model with fields, or has validators, which cannot run on columns.
+
+    Attributes:
+        actions: The fields of actions.
+        observations: The fields of observations, without `reward`, `done` and `metadata`.
+        action_type: The type of the actions of all episodes: a dict of columns.
+        layouts: For `outcome.RowLayout`, by the fields of outcomes.
+    """
+
+    def __init__(self, name: str, num_envs: int, autoreset: str, action_cls: Any, observation_cls: Any):
+        self.name, self.num_envs, self.autoreset = name, num_envs, autoreset
+        self.actions = self._fields(action_cls, frozenset({"metadata"}))
+        self.observations = self._fields(observation_cls, _APART)
+        types: dict[str, Any] = {
+            field.name: field.annotation if field.required else NotRequired[field.annotation]
+            for field in self.actions
+        }
+        make: Any = TypedDict
+        columns = make(f"{action_cls.__name__}Columns", types)
+        self.action_type: Any = with_config(extra="forbid", arbitrary_types_allowed=True)(columns)
+        self.layouts: dict[tuple[str, ...], Any] = {}
+
+    def __deepcopy__(self, _: Any) -> BatchSpec:
+        return self
+
+    def _fields(self, cls: Any, apart: frozenset[str]) -> tuple[BatchField, ...]:
+        if not (isinstance(cls, type) and issubclass(cls, BaseModel)):
+            raise UsageError(
+                f"{self.name} plays many episodes: declare its actions and observations as classes with fields, "
+                f"not {cls!r}"
+            )
+        decorators = cls.__pydantic_decorators__
+        if decorators.field_validators or decorators.model_validators:
+            raise UsageError(
+                f"{cls.__name__} has validators, which cannot run on the columns of {self.name}: declare bounds "
+                "(Field(ge=0), Array(low=0)), or check the values in step"
+            )
+        return tuple(
+            _field_of(name, field, self.num_envs) for name, field in cls.model_fields.items() if name not in apart
+        )
+
+    def observation_columns(self, observations: Any, method: str) -> dict[str, Any]:
+        """The observations that a method has returned, checked.
+
+        Raises:
+            StepFailed: A field is missing, unknown, or does not have a value for each episode.
+        """
+        owner = f"the observations of {self.name}.{method}"
+        if not isinstance(observations, Mapping):
+            raise StepFailed(f"{owner} are a {type(observations).__name__}: return a dict of columns by field")
+        columns = {
+            field.name: field.column(observations[field.name], owner)
+            for field in self.observations
+            if field.name in observations
+        }
+        if len(columns) != len(observations):
+            unknown = next(name for name in observations if name not in columns)
+            raise StepFailed(f"{owner} have a field {unknown!r}, which the class of observations does not declare")
+        for field in self.observations:
+            if field.required and field.name not in columns and field.name not in FACTS:
+                raise StepFailed(f"{owner} have no field {field.name!r}: return a column of it")
+        return columns
+
+
+def _field_of(name: str, field: FieldInfo, num_envs: int) -> BatchField:
+    required, source = field.is_required(), field.annotation
+    declared = next((fact for fact in field.metadata if isinstance(fact, Array)), None)
+    if declared is not None and None not in declared.shape:
+        low, high = (_stacked(bound, num_envs) for bound in (declared.low, declared.high))
+        shape = (num_envs, *declared.shape)
+        annotation: Any = Annotated[source, Array(declared.name, shape, low, high)]
+        as_tensor = None
+        if str(getattr(source, "__module__", "")).partition(".")[0] == "torch":
+            unbounded: Any = Annotated[source, Array(declared.name, shape)]
+            as_tensor = TypeAdapter(unbounded).validate_python
+        return BatchField(name, Array(declared.name, shape), annotation, required, num_envs, as_tensor)
+    kind = _NUMBERS.get(source)
+    if kind is not None and all(isinstance(fact, (Ge, Gt, Le, Lt)) for fact in field.metadata):
+        array = Array(kind, (num_envs,), *_bounds(field.metadata, kind))
+        return BatchField(name, array, Annotated[np.ndarray, array], required, num_envs)
+    part: Any = Annotated[source, *field.metadata] if field.metadata else source
+    listed: Any = Annotated[list[part], MinLen(num_envs), MaxLen(num_envs)]
+    return BatchField(name, None, listed, required, num_envs)
+
+
+def _stacked(bound: NDArray[Any] | None, num_envs: int) -> Any:
+    return None if bound is None else np.broadcast_to(bound, (num_envs, *bound.shape))
+
+
+def _bounds(facts: list[Any], kind: str) -> tuple[Any, Any]:
+    """The lower and upper bound of a number; an exclusive one as the nearest number inside."""
+
+    def inside(bound: Any, direction: int) -> Any:
+        return bound + direction if kind == "int64" else np.nextafter(bound, direction * np.inf)
+
+    lows = [inside(fact.gt, 1) for fact in facts if isinstance(fact, Gt)]
+    highs = [inside(fact.lt, -1) for fact in facts if isinstance(fact, Lt)]
+    lows += [fact.ge for fact in facts if isinstance(fact, Ge)]
+    highs += [fact.le for fact in facts if isinstance(fact, Le)]
+    return max(lows, default=None), min(highs, default=None)
