@@ -48,8 +48,12 @@ def test_the_names_of_the_package():
     failures = {name for name in errors.__all__ if isinstance(getattr(errors, name), type)} - OLDER_NAMES
     assert [name for name in openenv.__all__ if name not in failures] == [
         "Action",
+        "Array",
         "AutoAction",
         "AutoEnv",
+        "BatchResult",
+        "BatchedEnvClient",
+        "BatchedEnvironment",
         "EnvClient",
         "Environment",
         "GenericAction",
@@ -58,6 +62,7 @@ def test_the_names_of_the_package():
         "RenderedImage",
         "State",
         "StepResult",
+        "SyncBatchedEnvClient",
         "SyncEnvClient",
         "SyncVectorEnvClient",
         "Transform",

@@ -242,7 +242,6 @@ _SETTINGS: dict[str, Setting] = {setting.name: setting for setting in ServerSett
 _NO_OPTION = (
     "max_abandoned_threads",
     "abandon_after_s",
-    "gather_window_us",
     "max_concurrent_envs",
     "readme_path",
     "record_file_mb",
