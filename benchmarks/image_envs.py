@@ -36,6 +36,8 @@ class ImageEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         shape: Shape of an observation.
     """
 
+    execution = "inline"
+
     def __init__(self, shape: tuple[int, ...] = (84, 84, 4)):
         self.observation_space = spaces.Box(0, 255, tuple(shape), np.uint8)
         self.action_space = spaces.Discrete(6)

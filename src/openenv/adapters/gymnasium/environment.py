@@ -222,7 +222,7 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
             _action_codec=actions,
             _observation_codec=observations,
             _observation_fields=set(GymnasiumObservation.model_fields),
-            execution="inline" if quick else None,
+            execution=getattr(type(env.unwrapped), "execution", "inline" if quick else None),
         )
         return made
     finally:
