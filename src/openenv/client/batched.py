@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from ..batched import Autoreset
-from ..errors import InvalidArgument, MissingExtra, ProtocolViolation, UsageError
+from ..errors import InvalidArgument, MissingExtra, OpenEnvError, ProtocolViolation, UsageError
+from ..types import StepResult
 from .connection import ClientConnectionV2, OneSessionConnection
 from .env_client import EnvClient, SyncEnvClient
 
@@ -28,6 +30,7 @@ class BatchResult:
         info: Facts beside the observation, an array, a list or a dict of such for each name. As in Gymnasium, `_name`
             says which episodes have the info `name`; with `autoreset="same_step"`, `final_obs` and `final_info` are
             of the episodes that have just ended.
+        errors: The failures of single sessions, by number; a batch in one session has none. Their rows are 0 or None.
     """
 
     observation: dict[str, Any]
@@ -35,6 +38,65 @@ class BatchResult:
     terminated: NDArray[Any]
     truncated: NDArray[Any]
     info: dict[str, Any]
+    errors: dict[int, OpenEnvError] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, results: Sequence[StepResult[Any]]) -> BatchResult:
+        """The results of several sessions, in arrays::
+
+            batch = BatchResult.of(await envs.step(actions))  # envs: a VectorEnvClient
+            mask = np.isfinite(batch.reward)  # as `reward_mask`
+
+        A reward is NaN where there is none: the call failed, or the environment gave no reward.
+
+        Args:
+            results: Their observations have the same fields. Fields with numbers, or with arrays of one shape, become
+                arrays.
+
+        Raises:
+            UsageError: There are no results, or all of them failed.
+        """
+        import numpy as np
+
+        observations = [None if result.error is not None else _fields_of(result.observation) for result in results]
+        present = [fields for fields in observations if fields is not None]
+        if not present:
+            errors = [result.error.message for result in results if result.error is not None]
+            raise UsageError(f"none of {len(results)} results has an observation: {', '.join(errors[:1]) or 'none'}")
+        rows = [fields or {} for fields in observations]
+        info: dict[str, Any] = {}
+        for name in sorted({name for result in results for name in result.metadata or ()}):
+            values = [(result.metadata or {}).get(name) for result in results]
+            info[name] = values
+            info[f"_{name}"] = np.array([name in (result.metadata or {}) for result in results])
+        return cls(
+            {name: _column([fields.get(name) for fields in rows]) for name in present[0]},
+            np.array([math.nan if result.reward is None else float(result.reward) for result in results]),
+            np.array([result.terminated for result in results], np.bool_),
+            np.array([result.truncated for result in results], np.bool_),
+            info,
+            {index: result.error for index, result in enumerate(results) if result.error is not None},
+        )
+
+
+def _fields_of(observation: Any) -> dict[str, Any]:
+    fields = observation if isinstance(observation, Mapping) else dict(observation)
+    return {name: value for name, value in fields.items() if name not in {"done", "reward", "metadata"}}
+
+
+def _column(values: list[Any]) -> Any:
+    """An array of numbers, or of arrays of one type and shape; otherwise the list. None becomes 0 in an array."""
+    import numpy as np
+
+    kinds = {(type(value), getattr(value, "dtype", None), getattr(value, "shape", None)) for value in values}
+    kinds.discard((type(None), None, None))
+    kind = next(iter(kinds))[0] if len(kinds) == 1 else None
+    if kind in (bool, int, float):
+        return np.array([kind() if value is None else value for value in values])
+    if kind is not None and issubclass(kind, np.ndarray):
+        first = next(value for value in values if value is not None)
+        return np.stack([np.zeros_like(first) if value is None else value for value in values])
+    return values
 
 
 class BatchedEnvClient(EnvClient[Any, Any, Any]):
