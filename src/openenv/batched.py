@@ -53,6 +53,9 @@ class BatchedEnvironment(_Environment[ActT, ObsT, StateT]):
         autoreset: What `step` does with an episode that has ended. `"disabled"`: nothing, `reset` starts the next
             one; then a client chooses between all modes, and single sessions can share an instance. `"next_step"` and
             `"same_step"`, as in Gymnasium: the class starts the next one itself.
+        owned_only: Whether no episode can step without the others, so that only a client that owns the batch can
+            play. Then the column of a field of type `TypedDict` or `tuple` is not a list, but a dict with the columns
+            of its parts: of a tuple, under their numbers.
         execution: `"inline"` runs the methods on the server's event loop: for steps of microseconds. `None` takes a
             thread for each instance.
     """
@@ -60,6 +63,7 @@ class BatchedEnvironment(_Environment[ActT, ObsT, StateT]):
     SUPPORTS_CONCURRENT_SESSIONS: ClassVar[bool] = True
     num_envs: ClassVar[int]
     autoreset: ClassVar[Autoreset] = "disabled"
+    owned_only: ClassVar[bool] = False
 
     if TYPE_CHECKING:
         # As in `Environment`: a subclass declares the arguments that it takes.

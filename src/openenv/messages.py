@@ -81,19 +81,19 @@ class SchemaResponse(BaseMessage):
 
     Attributes:
         reset_observation: What `reset` gives, if its class declares it; not sent otherwise.
+        batch: `num_envs` and `autoreset` of a `BatchedEnvironment`; not sent for any other one.
     """
 
     action: dict[str, Any]
     observation: dict[str, Any]
     state: dict[str, Any]
     reset_observation: dict[str, Any] | None = None
+    batch: dict[str, Any] | None = None
 
     @model_serializer(mode="wrap")
     def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = write(self)
-        if fields.get("reset_observation") is None:
-            fields.pop("reset_observation", None)
-        return fields
+        return {name: part for name, part in fields.items() if part is not None}
 
 
 class ListTasksRequest(BaseMessage):

@@ -194,7 +194,7 @@ async def test_other_servers_and_modes_are_refused():
         await BatchedEnvClient(app=app).reset()
     async with BatchedEnvClient(app=app, autoreset="same_step") as env:
         assert (await env.reset()).observation["total"].tolist() == [0] * 4
-    with pytest.raises(UsageError, match="resets its episodes itself.*BatchedEnvClient"):
+    with pytest.raises(UsageError, match="episodes together.*BatchedEnvClient"):
         await EnvClient(app=app).reset()
     with pytest.raises(InvalidArgument, match="record"):
         BatchedEnvClient(app=app, record="here")

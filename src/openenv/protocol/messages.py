@@ -373,10 +373,11 @@ class BatchFacts(Struct):
     autoreset: Annotated[
         str,
         Meta(
-            description="What a step does with an episode that has ended. `disabled`: nothing, and the owner chooses "
-            "any mode; otherwise the only mode: `next_step` or `same_step`"
+            description="What a step does with an episode that has ended, unless the owner chooses another mode: "
+            "`disabled` (nothing), `next_step` or `same_step`"
         ),
     ]
+    autoresets: Annotated[list[str], Meta(description="The modes that an owner can choose")]
 
 
 class HelloEvent(Struct, tag_field="event", tag="hello"):

@@ -30,7 +30,7 @@ def batch_spec_of(cls: type[BatchedEnvironment[Any, Any, Any]], action_cls: Any,
         raise UsageError(f"{cls.__name__}.num_envs is {num_envs!r}: set the number of its episodes, at least 1")
     if autoreset not in AUTORESETS:
         raise UsageError(f"{cls.__name__}.autoreset is {autoreset!r}: it must be one of {', '.join(AUTORESETS)}")
-    return BatchSpec(cls.__name__, num_envs, autoreset, action_cls, observation_cls)
+    return BatchSpec(cls.__name__, num_envs, autoreset, action_cls, observation_cls, cls.owned_only)
 
 
 def checked_autoreset(spec: BatchSpec, wanted: Any) -> Any:
@@ -39,9 +39,8 @@ def checked_autoreset(spec: BatchSpec, wanted: Any) -> Any:
     Raises:
         UsageError: The environment does not offer it.
     """
-    offered = AUTORESETS if spec.autoreset == "disabled" else (spec.autoreset,)
-    if wanted is not None and wanted not in offered:
-        raise UsageError(f"{spec.name} does not offer the autoreset {wanted!r}: use {' or '.join(offered)}")
+    if wanted is not None and wanted not in spec.autoresets:
+        raise UsageError(f"{spec.name} does not offer the autoreset {wanted!r}: use {' or '.join(spec.autoresets)}")
     return wanted or spec.autoreset
 
 

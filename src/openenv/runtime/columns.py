@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, NotRequired
+from typing import Annotated, Any, NamedTuple, NotRequired, get_args, get_origin, get_type_hints
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from numpy.typing import NDArray
 from pydantic import BaseModel, TypeAdapter, with_config
 from pydantic.fields import FieldInfo
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, is_typeddict
 
 from ..arrays import Array
 from ..errors import StepFailed, UsageError
@@ -32,6 +32,7 @@ class BatchField(NamedTuple):
         required: Whether an action must have it.
         num_envs: The number of episodes.
         as_tensor: Makes a tensor of an array, for a field that holds tensors; else None.
+        parts: The parts of a field whose column is a dict of their columns; else None.
     """
 
     name: str
@@ -40,6 +41,7 @@ class BatchField(NamedTuple):
     required: bool
     num_envs: int
     as_tensor: Callable[[Any], Any] | None = None
+    parts: tuple[BatchField, ...] | None = None
 
     def filled(self, indices: list[int], values: list[Any]) -> Any:
         """A column with the values of some episodes, and 0 or None for the others.
@@ -64,6 +66,11 @@ class BatchField(NamedTuple):
             StepFailed: They have another number, type or shape than the field declares.
         """
         what = f"field {self.name!r} of {owner}"
+        if self.parts is not None:
+            names = [part.name for part in self.parts]
+            if not isinstance(value, Mapping) or value.keys() != set(names):
+                raise StepFailed(f"{what} is a {type(value).__name__}: return a dict of columns, {', '.join(names)}")
+            return {part.name: part.column(value[part.name], what) for part in self.parts}
         if self.array is None:
             return list_column(value, self.num_envs, what)
         array = to_numpy(value) if is_array(value) else np.asarray(value)
@@ -136,6 +143,7 @@ class BatchSpec:
         autoreset: What the environment does with episodes that have ended (`openenv.batched.Autoreset`).
         action_cls: The type of the action of one episode.
         observation_cls: The type of the observation of one episode.
+        owned_only: Whether no episode can step without the others.
 
     Raises:
         UsageError: One of the types is not a model with fields, or has validators, which cannot run on columns.
@@ -147,18 +155,43 @@ class BatchSpec:
         layouts: For `outcome.RowLayout`, by the fields of outcomes.
     """
 
-    def __init__(self, name: str, num_envs: int, autoreset: str, action_cls: Any, observation_cls: Any):
-        self.name, self.num_envs, self.autoreset = name, num_envs, autoreset
+    def __init__(
+        self,
+        name: str,
+        num_envs: int,
+        autoreset: str,
+        action_cls: Any,
+        observation_cls: Any,
+        owned_only: bool = False,
+    ):
+        self.name, self.num_envs, self.autoreset, self.owned_only = name, num_envs, autoreset, owned_only
         self.actions = self._fields(action_cls, frozenset({"metadata"}))
         self.observations = self._fields(observation_cls, _APART)
-        types: dict[str, Any] = {
-            field.name: field.annotation if field.required else NotRequired[field.annotation]
-            for field in self.actions
-        }
-        make: Any = TypedDict
-        columns = make(f"{action_cls.__name__}Columns", types)
-        self.action_type: Any = with_config(extra="forbid", arbitrary_types_allowed=True)(columns)
+        self.action_type: Any = _columns_type(f"{action_cls.__name__}Columns", self.actions)
         self.layouts: dict[tuple[str, ...], Any] = {}
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether single sessions can share an instance."""
+        return self.autoreset == "disabled" and not self.owned_only
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What clients are told of the batch."""
+        names = [field.name for field in self.actions]
+        return {
+            "num_envs": self.num_envs,
+            "autoreset": self.autoreset,
+            "autoresets": self.autoresets,
+            "action_fields": names,
+        }
+
+    @property
+    def autoresets(self) -> tuple[str, ...]:
+        """The modes that a client that owns a batch can choose, first the environment's own."""
+        if self.autoreset != "disabled":
+            return (self.autoreset,)
+        return ("disabled", "same_step") if self.owned_only else ("disabled", "next_step", "same_step")
 
     def __deepcopy__(self, _: Any) -> BatchSpec:
         return self
@@ -176,7 +209,9 @@ class BatchSpec:
                 "(Field(ge=0), Array(low=0)), or check the values in step"
             )
         return tuple(
-            _field_of(name, field, self.num_envs) for name, field in cls.model_fields.items() if name not in apart
+            _field_of(name, field, self.num_envs, self.owned_only)
+            for name, field in cls.model_fields.items()
+            if name not in apart
         )
 
     def observation_columns(self, observations: Any, method: str) -> dict[str, Any]:
@@ -202,8 +237,32 @@ class BatchSpec:
         return columns
 
 
-def _field_of(name: str, field: FieldInfo, num_envs: int) -> BatchField:
+def _columns_type(name: str, fields: tuple[BatchField, ...]) -> Any:
+    """The type of a dict with a column for each field."""
+    types: dict[str, Any] = {
+        field.name: field.annotation if field.required else NotRequired[field.annotation] for field in fields
+    }
+    make: Any = TypedDict
+    return with_config(extra="forbid", arbitrary_types_allowed=True)(make(name, types))
+
+
+def _parts_of(annotation: Any) -> dict[str, Any] | None:
+    """The types of the parts of a `TypedDict`, or of a tuple of a fixed length; None for another type."""
+    if is_typeddict(annotation):
+        return get_type_hints(annotation, include_extras=True)
+    arguments = get_args(annotation)
+    is_fixed = get_origin(annotation) is tuple and Ellipsis not in arguments
+    return {str(index): part for index, part in enumerate(arguments)} if is_fixed else None
+
+
+def _field_of(name: str, field: FieldInfo, num_envs: int, nested: bool) -> BatchField:
     required, source = field.is_required(), field.annotation
+    kinds = _parts_of(source) if nested else None
+    if kinds is not None:
+        parts = tuple(
+            _field_of(part, FieldInfo.from_annotation(kind), num_envs, nested) for part, kind in kinds.items()
+        )
+        return BatchField(name, None, _columns_type(name, parts), required, num_envs, parts=parts)
     declared = next((fact for fact in field.metadata if isinstance(fact, Array)), None)
     if declared is not None and None not in declared.shape:
         low, high = (_stacked(bound, num_envs) for bound in (declared.low, declared.high))

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 
@@ -393,7 +394,7 @@ class SlotExecutor:
             # The environment could refuse it, and the resets of the other sessions with it.
             done(None, InvalidArgument(f"seed is {seed!r:.50}: give an integer from 0 to 2**63 - 1"))
             return
-        self._episode_id = None if episode is None else str(episode)
+        self._episode_id = uuid4().hex if episode is None else str(episode)
         self.argument, self._done = seed, done
         self._batch.add_reset(self)
 
@@ -407,7 +408,7 @@ class EpisodeView:
     Args:
         batch: The instance.
         index: The episode.
-        episode_id: Its id; None if its client gave none.
+        episode_id: Its id; None before the first reset.
     """
 
     def __init__(self, batch: CheckedBatch, index: int, episode_id: str | None):

@@ -259,13 +259,12 @@ class EnvironmentMaker:
                 executor = self._new_executor(profile.execution, session)
                 session.start(executor, lambda: OwnedBatch(CheckedBatch(spec, self.factory()), mode), snapshot)
                 return
-            if spec.autoreset != "disabled":
+            if not spec.is_shared:
                 self._release_permit(session)
                 session.fail(
                     UsageError(
-                        f"{spec.name} resets its episodes itself (autoreset = {spec.autoreset!r}), so single "
-                        "sessions cannot share it: open the whole batch (BatchedEnvClient, or the option batch of "
-                        "open)"
+                        f"{spec.name} starts and steps its episodes together, so single sessions cannot share it: "
+                        "open the whole batch (BatchedEnvClient, or the option batch of open)"
                     )
                 )
                 return

@@ -112,6 +112,8 @@ class BatchOutcome(EncodedOutcome):
 
 
 def _row(column: Any, index: int) -> Any:
+    if isinstance(column, Mapping):
+        return {name: _row(part, index) for name, part in column.items()}
     value = column[index]
     return value.item() if isinstance(value, np.generic) else value
 

@@ -206,14 +206,15 @@ class EnvironmentServer:
 
     @cached_property
     def schemas(self) -> dict[str, dict[str, Any]]:
-        """JSON Schemas by name: the response of `GET /schema`."""
+        """JSON Schemas by name, and the facts of a batch: the response of `GET /schema`."""
         parts = {
             "action": self.action_cls,
             "observation": self.observation_cls,
             "state": self.state_cls,
             "reset_observation": self.reset_observation_cls,
         }
-        return {name: schema_of(part) or {} for name, part in parts.items()}
+        schemas = {name: schema_of(part) or {} for name, part in parts.items()}
+        return schemas if self.batch is None else {**schemas, "batch": self.batch.facts}
 
     @cached_property
     def contract(self) -> Contract:
@@ -353,11 +354,7 @@ class EnvironmentServer:
             "schema": self.contract.hashes,
         }
         if batch is not None:
-            facts["batch"] = {
-                "num_envs": batch.num_envs,
-                "autoreset": batch.autoreset,
-                "action_fields": [field.name for field in batch.actions],
-            }
+            facts["batch"] = batch.facts
         return facts
 
     def _batch_spec(self) -> BatchSpec | None:
