@@ -201,39 +201,70 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
         ) from error
     try:
         actions, observations = codec_of(env.action_space), codec_of(env.observation_space)
-        name = re.sub(r"\W", "_", env_id.rpartition(":")[2], flags=re.ASCII)
-        name = name if name[:1].isalpha() else f"Gymnasium_{name}"
-        documentation = inspect.getdoc(type(env.unwrapped)) or ""
-        # Gymnasium's documentation starts with a heading, which repeats the name.
-        paragraphs = [part for part in documentation.split("\n\n") if part.strip() and not part.startswith("#")]
-        summary = " ".join(paragraphs[0].split()) if paragraphs else "An environment of Gymnasium."
-        # `inline` for steps that take less time than the switch to a thread; None for a thread.
-        quick = env.render_mode != "human" and type(env.unwrapped).__module__.startswith(_QUICK)
         made: type[GymnasiumEnvironment] = served_class(
-            name,
+            class_name_of(env_id),
             GymnasiumEnvironment,
             (GymnasiumAction, GymnasiumObservation, GymnasiumState),
             {"action": (actions.type, field_of(env.action_space))},
             {"observation": (observations.type, field_of(env.observation_space))},
             (gymnasium_environment, env_id, kwargs),
-            __doc__=f"{env_id}: {summary}",
+            __doc__=f"{env_id}: {summary_of(env)}",
             env_id=env_id,
             arguments=arguments,
             _action_codec=actions,
             _observation_codec=observations,
             _observation_fields=set(GymnasiumObservation.model_fields),
-            execution=getattr(type(env.unwrapped), "execution", "inline" if quick else None),
+            execution=execution_of(env),
         )
         return made
     finally:
         env.close()
 
 
-def gymnasium_app(env_id: str, **kwargs: Any) -> FastAPI:
-    """An app for a registered Gymnasium environment; arguments and errors are those of `gymnasium_environment`."""
+def execution_of(env: Any) -> str | None:
+    """`"inline"` for steps that take less time than the switch to a thread; None for a thread."""
+    cls = type(env.unwrapped)
+    is_quick = env.render_mode != "human" and cls.__module__.startswith(_QUICK)
+    declared: str | None = getattr(cls, "execution", "inline" if is_quick else None)
+    return declared
+
+
+def class_name_of(env_id: str) -> str:
+    """The name of the class that serves an environment."""
+    name = re.sub(r"\W", "_", env_id.rpartition(":")[2], flags=re.ASCII)
+    return name if name[:1].isalpha() else f"Gymnasium_{name}"
+
+
+def summary_of(env: Any) -> str:
+    """The first paragraph of an environment's documentation."""
+    documentation = inspect.getdoc(type(env.unwrapped)) or ""
+    if documentation in map(inspect.getdoc, (gymnasium.Env, gymnasium.vector.VectorEnv)):  # inherited
+        documentation = ""
+    # Gymnasium's documentation starts with a heading, which repeats the name.
+    paragraphs = [part for part in documentation.split("\n\n") if part.strip() and not part.startswith("#")]
+    return " ".join(paragraphs[0].split()) if paragraphs else "An environment of Gymnasium."
+
+
+def gymnasium_app(env_id: str, *, vectorized: bool = False, **kwargs: Any) -> FastAPI:
+    """An app for a registered Gymnasium environment.
+
+    Args:
+        env_id: As for `gymnasium_environment`.
+        vectorized: Serve its `vector_entry_point`, as `gymnasium_batch` does; `num_envs` is then required.
+        kwargs: As for `gymnasium_environment`, or `gymnasium_batch`.
+
+    Raises:
+        UsageError: As these two.
+    """
     from ...server.app import create_app  # noqa: PLC0415 - only what serves HTTP loads the web framework
 
-    return create_app(gymnasium_environment(env_id, **kwargs), name=env_id)
+    if type(vectorized) is not bool:
+        raise UsageError(f"vectorized={vectorized!r} of {env_id!r}: give true or false")
+    if not vectorized:
+        return create_app(gymnasium_environment(env_id, **kwargs), name=env_id)
+    from .batched import gymnasium_batch  # noqa: PLC0415 - it imports this module
+
+    return create_app(gymnasium_batch(env_id, **kwargs), name=env_id)
 
 
 def parse_target(text: str) -> tuple[str, dict[str, Any]]:

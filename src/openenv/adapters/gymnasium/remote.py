@@ -121,6 +121,8 @@ class RemoteSpaces:
         observation_space, action_space: Spaces of one environment.
         observation, action: Conversions of their members.
         bounds: Bounds of the actions; None if they are not numbers.
+        batch: The facts of a server that plays a batch (`num_envs`, `autoreset`); None for another one, and if all
+            spaces and functions are given, since then no schema is read.
         base_url, options: As given.
     """
 
@@ -221,6 +223,7 @@ class RemoteSpaces:
         self.action = self._side("action", action_space, encode)
         self.observation_space, self.action_space = self.observation.space, self.action.space
         self.bounds = Bounds(self.action_space) if isinstance(self.action_space, NUMBERS) else None
+        self.batch = self._schemas.get("batch")
         self._is_gymnasium = KEYWORD in self._schemas.get("action", {}).get("properties", {}).get("action", {})
 
     def _side(self, role: Role, space: Space[Any] | None, function: Callable[[Any], Any] | None) -> MappedSpace:

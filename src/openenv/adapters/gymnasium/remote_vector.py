@@ -16,12 +16,13 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
-from ...client import GenericEnvClient, SyncVectorEnvClient, VectorEnvClient
+from ...client import GenericEnvClient, SyncBatchedEnvClient, SyncVectorEnvClient, VectorEnvClient
 from ...client.payloads import is_bare
 from ...client.vector_sessions import EnvOutcome
 from ...errors import InvalidAction, InvalidArgument, OpenEnvError, ResetRequired, UsageError
 from ...types import StepResult
 from .remote import Fields, RemoteSpaces, ends_of, outside_error
+from .remote_batched import RemoteBatch, checked_array, reset_required
 
 Mode = Literal["next_step", "same_step", "disabled"]
 
@@ -67,6 +68,9 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         observations, infos = envs.reset(seed=1)
         observations, rewards, terminations, truncations, infos = envs.step(envs.action_space.sample())
 
+    If the server plays a batch (`BatchedEnvironment`, `gymnasium:ID?vectorized=true`), this owns the whole batch, and
+    a step of all its environments is one call with arrays.
+
     It behaves like Gymnasium's `SyncVectorEnv` over the same environment, in each autoreset mode, with the same seeds
     and `reset_mask`. Spaces, `info` and pickling are those of `RemoteEnv`.
 
@@ -86,11 +90,13 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
 
     Args:
         base_url: URL of the server, as in `EnvClient`.
-        num_envs: Number of environments.
-        autoreset_mode: Mode as in `SyncVectorEnv`. SAME_STEP needs a second round trip when episodes end.
-        batch_size: Number of environments in a batch of `recv`; None for all.
-        connections: Number of connections that share the environments. A server with several workers puts each
-            connection on one of them.
+        num_envs: Number of environments; None for 8, or for all of the server's batch. With another number than the
+            batch has, they are single sessions, which share batches.
+        autoreset_mode: Mode as in `SyncVectorEnv`; None for NEXT_STEP, or for the only one that a batch offers.
+            SAME_STEP needs a second round trip when the episodes of sessions end.
+        batch_size: Number of environments in a batch of `recv`; None for all. With fewer, they are single sessions.
+        connections: Number of connections that share the environments; the owner of a batch has one. A server with
+            several workers puts each connection on one of them.
         observation_space: Space of one environment's observations, as in `RemoteEnv`.
         decode_observation: Conversion as in `RemoteEnv`.
         action_space: Space of one environment's actions, as in `RemoteEnv`.
@@ -109,9 +115,9 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     def __init__(
         self,
         base_url: str | Sequence[str] | None = None,
-        num_envs: int = 8,
+        num_envs: int | None = None,
         *,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        autoreset_mode: AutoresetMode | str | None = None,
         batch_size: int | None = None,
         connections: int = 1,
         observation_space: Space[Any] | None = None,
@@ -122,26 +128,34 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         **options: Any,
     ):
         super().__init__()
+        mode = None if autoreset_mode is None else mode_of(autoreset_mode)
+        spaces = self._spaces = RemoteSpaces(
+            base_url, observation_space, decode_observation, action_space, encode_action, missing_reward, options
+        )
+        batch = spaces.batch or {"num_envs": 8, "autoresets": ["next_step"]}
+        num_envs = batch["num_envs"] if num_envs is None else num_envs
         self.num_envs = num_envs
         self.batch_size = num_envs if batch_size is None else batch_size
         if type(self.batch_size) is not int or not 1 <= self.batch_size <= num_envs:
             raise UsageError(f"batch_size={batch_size!r}: give an integer from 1 to {num_envs} (num_envs)")
-        self.autoreset_mode = mode_of(autoreset_mode)
+        self._owns_batch = spaces.batch is not None and num_envs == batch["num_envs"] == self.batch_size
+        if mode is None:
+            offered = batch["autoresets"] if self._owns_batch else ["next_step"]
+            mode = mode_of("next_step" if "next_step" in offered else offered[0])
+        self.autoreset_mode = mode
         self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
         self._connections = connections
         self._env_ids = np.arange(num_envs)
-        spaces = self._spaces = RemoteSpaces(
-            base_url, observation_space, decode_observation, action_space, encode_action, missing_reward, options
-        )
         self.single_observation_space, self.single_action_space = spaces.observation_space, spaces.action_space
         self._begin()
         self.observation_space = batch_space(spaces.observation_space, num_envs)
         self.action_space = batch_space(spaces.action_space, num_envs)
 
     @property
-    def client(self) -> SyncVectorEnvClient[Any, Any]:
-        """The vector client."""
-        return self._client
+    def client(self) -> SyncVectorEnvClient[Any, Any] | SyncBatchedEnvClient:
+        """The vector client, or that of the batch."""
+        client: SyncVectorEnvClient[Any, Any] | SyncBatchedEnvClient = self._client
+        return client
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -159,6 +173,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             OpenEnvError: Some environments could not be reset; see the class.
         """
         env_ids, seeds, arguments = self._reset_calls(seed, options)
+        if self._batch is not None:
+            return self._batch.reset(seeds, env_ids, arguments)
         with self._undecided(env_ids):
             results = self._client.reset(seeds, env_ids, **arguments)
         infos: Infos = {}
@@ -183,6 +199,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             ResetRequired: Some environments have no running episode, and autoreset does not start one.
             OpenEnvError: Some environments failed; see the class.
         """
+        if self._batch is not None:
+            return self._batch.step(actions)
         env_ids = self._env_ids
         fields = self._step_calls(actions, env_ids)
         client = self._client.async_client
@@ -201,8 +219,10 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             options: As for `reset`.
 
         Raises:
-            UsageError: Some of the environments have calls whose results `recv` has not returned.
+            UsageError: Some of the environments have calls whose results `recv` has not returned; or they are those
+                of an owned batch, which step together.
         """
+        self._refuse_owned()
         env_ids, seeds, arguments = self._reset_calls(seed, options)
         with self._undecided(env_ids):
             self._client.send_reset(seeds, env_ids, **arguments)
@@ -219,8 +239,10 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             InvalidAction: An action is not in its space; nothing was sent.
             InvalidArgument: The numbers of actions and environments differ, or `env_id` is invalid.
             ResetRequired: Some of the environments have no running episode, and autoreset does not start one.
-            UsageError: Some of them have calls whose results `recv` has not returned.
+            UsageError: Some of them have calls whose results `recv` has not returned; or they are those of an owned
+                batch, which step together.
         """
+        self._refuse_owned()
         env_ids = self._env_ids if env_id is None else self._numbers(env_id)
         fields = self._step_calls(actions, env_ids)
         with self._undecided(env_ids):
@@ -269,6 +291,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._idle[:] = True
         self._sent[:] = False
         self._arrived = {}
+        if self._batch is not None:
+            self._batch.forget()
         self._client.close()
 
     def __del__(self) -> None:
@@ -276,10 +300,10 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         client = None if self.closed or "_client" not in self.__dict__ else self._client.async_client
         loop = None if client is None or client._pid != os.getpid() else client._loop
         if client is not None and loop is not None and not loop.is_closed():
-            asyncio.run_coroutine_threadsafe(client.close(), loop)
+            asyncio.run_coroutine_threadsafe(_close(client), loop)
 
     def __getstate__(self) -> dict[str, Any]:
-        of_now = {"_client", "_rows", "_idle", "_ended", "_sent", "_resetting", "_arrived"}
+        of_now = {"_batch", "_client", "_rows", "_idle", "_ended", "_sent", "_resetting", "_arrived"}
         return {name: value for name, value in self.__dict__.items() if name not in of_now}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -289,16 +313,28 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     def _begin(self) -> None:
         """Sets up the client and an initial state without sessions."""
         mode, spaces = _MODES[str(self.autoreset_mode.value)], self._spaces
-        client: VectorEnvClient[Any, Any] = VectorEnvClient(
-            GenericEnvClient, spaces.base_url, self.num_envs, self._connections, mode, **spaces.options
-        )
-        self._client = client.sync()
+        self._batch = RemoteBatch(spaces, self.num_envs, mode) if self._owns_batch else None
+        self._client: Any
+        if self._batch is not None:
+            self._client = self._batch.client
+        else:
+            client: VectorEnvClient[Any, Any] = VectorEnvClient(
+                GenericEnvClient, spaces.base_url, self.num_envs, self._connections, mode, **spaces.options
+            )
+            self._client = client.sync()
         self._rows: list[Any] = [None] * self.num_envs
         self._idle = np.ones(self.num_envs, dtype=np.bool_)  # environments that need a reset
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
         self._resetting = np.zeros(self.num_envs, dtype=np.bool_)  # their last call starts an episode
         self._sent = np.zeros(self.num_envs, dtype=np.bool_)  # have calls whose results `recv` has not returned
         self._arrived = {}  # these results, those that came first in front
+
+    def _refuse_owned(self) -> None:
+        if self._batch is not None:
+            raise UsageError(
+                f"the {self.num_envs} environments of an owned batch step together: use reset and step, or give a "
+                "smaller batch_size, for which they are single sessions"
+            )
 
     def _reset_calls(self, seed: Any, options: Any) -> tuple[list[int], list[int | None] | None, Fields]:
         """The numbers of the environments to reset, their seeds, and the other arguments."""
@@ -321,11 +357,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         waiting = self._idle | self._ended if self.autoreset_mode is AutoresetMode.DISABLED else self._idle
         if waiting[env_ids].any():
             numbers = env_ids[waiting[env_ids]].tolist()
-            raise ResetRequired(
-                f"environments {numbers[:8]} have no running episode: call reset() or async_reset(), for those alone "
-                "with options={'reset_mask': mask}",
-                data={"env_ids": numbers},
-            )
+            raise reset_required(numbers, "reset() or async_reset()")
         return self._split(actions, len(env_ids))
 
     def _numbers(self, env_id: Any) -> NDArray[Any]:
@@ -384,23 +416,10 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             InvalidAction: An action is not in its space; no action was sent.
             InvalidArgument: The number of actions is not `count`.
         """
-        spaces, space = self._spaces, self.action_space
+        spaces = self._spaces
         if spaces.bounds is None:
             return self._split_members(actions, count)
-        try:
-            array = np.asarray(actions)
-        except ValueError as error:
-            raise outside_error(actions, space) from error
-        shape = (count, *(space.shape or ())[1:])
-        if array.shape != shape:
-            raise InvalidArgument(f"actions of shape {array.shape} for {count} environments: give {shape}")
-        try:
-            inside = spaces.bounds.inside(array)
-        except TypeError as error:
-            raise outside_error(array, space) from error
-        if not inside.all():
-            index = int(np.argwhere(~inside)[0][0])
-            raise outside_error(array[index], spaces.action_space, index)
+        array = checked_array(actions, spaces, count)
         side = spaces.action
         field = side.field
         if field is None or not side.plain:
@@ -522,3 +541,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         error.data = {**first.data, "env_ids": numbers}
         error.__cause__ = first
         raise error
+
+
+async def _close(client: Any) -> None:
+    await client.close()

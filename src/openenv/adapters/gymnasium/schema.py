@@ -316,7 +316,7 @@ def _declared_array(schema: Schema) -> MappedSpace | None:
     if not isinstance(facts, Mapping) or None in facts["shape"]:
         return None
     shape = tuple(facts["shape"])
-    dtype = np.dtype("float32" if facts["dtype"] == "bfloat16" else facts["dtype"])
+    dtype: np.dtype[Any] = np.dtype("float32" if facts["dtype"] == "bfloat16" else facts["dtype"])
     if dtype.kind not in "biuf" or math.prod(shape) > MOST_ELEMENTS:
         raise ValueError(f"it is an array of {math.prod(shape)} elements of {dtype}")
     element: Any = schema
