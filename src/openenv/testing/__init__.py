@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from .._imports import lazy
 
 if TYPE_CHECKING:
-    from .environments import EnvironmentConformance
+    from .environments import BatchedEnvironmentConformance, EnvironmentConformance
     from .providers import ProviderConformance
 
-__all__ = ["EnvironmentConformance", "ProviderConformance"]
+__all__ = ["BatchedEnvironmentConformance", "EnvironmentConformance", "ProviderConformance"]
 
 _HOMES = {
+    "BatchedEnvironmentConformance": "openenv.testing.environments",
     "EnvironmentConformance": "openenv.testing.environments",
     "ProviderConformance": "openenv.testing.providers",
 }

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from . import lifecycle_checks, load_checks, schema_checks
+from . import batch_checks, lifecycle_checks, load_checks, schema_checks
 from .check import Check, CheckWarning
 from .harness import ConformanceHarness
 
@@ -92,3 +92,13 @@ class EnvironmentConformance:
     test_the_next_episode_works_after_a_deadline = _test_of(load_checks.load_deadline)
     test_no_call_holds_up_the_event_loop = _test_of(load_checks.load_blocking)
     test_memory_does_not_grow = _test_of(load_checks.load_memory)
+
+
+class BatchedEnvironmentConformance(EnvironmentConformance):
+    """Tests of a `BatchedEnvironment`: those of every environment, and those of its batches."""
+
+    test_a_batch_returns_a_row_for_each_episode = _test_of(batch_checks.runtime_batch)
+    test_the_same_seeds_give_the_same_batch = _test_of(batch_checks.runtime_batch_seed)
+    test_episodes_outside_of_the_mask_do_not_change = _test_of(batch_checks.runtime_batch_mask)
+    test_an_episode_is_the_same_in_each_slot = _test_of(batch_checks.runtime_batch_slot)
+    test_results_stay_as_they_are = _test_of(batch_checks.runtime_batch_buffer)

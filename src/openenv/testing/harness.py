@@ -299,6 +299,7 @@ class ConformanceHarness:
         CheckSkip: The app was not made by `create_app`, so it cannot be played in this process.
 
     Attributes:
+        given: The given actions.
         stuck: Whether the close of an environment did not return.
     """
 
@@ -318,7 +319,7 @@ class ConformanceHarness:
         self.call_s = call_s
         self.sessions = sessions
         self.episodes = episodes
-        self._given = actions
+        self.given = actions
         self.stuck = False
         self._leaving: set[asyncio.Future[None]] = set()
         self._playing = 0
@@ -358,7 +359,15 @@ class ConformanceHarness:
             self.stuck = time.monotonic() > until
 
     async def facts(self) -> EnvironmentFacts:
-        """Its constants; opens a session to read them. Raises OpenEnvError."""
+        """Its constants; opens a session to read them.
+
+        Raises:
+            CheckSkip: It is a batch whose episodes step together, so it has no sessions of one episode.
+            OpenEnvError: The session did not open.
+        """
+        batch = self.server.batch
+        if batch is not None and not batch.is_shared:
+            raise CheckSkip("single sessions are refused, since the episodes of the batch start and step together")
         if self._facts is None:
             await self.quiet()
             opening = asyncio.timeout(OPENING * self.call_s)
@@ -394,7 +403,7 @@ class ConformanceHarness:
                 async with self.session() as player:
                     await player.client.reset(episode_id=EPISODE)
                     tools = (await player.client.step({"type": "list_tools"})).observation.get("tools", [])
-            self._repertoire = Repertoire(self.server, self._given, facts.offered, tools)
+            self._repertoire = Repertoire(self.server, self.given, facts.offered, tools)
         return self._repertoire
 
     async def sample(self) -> list[CallOutcome]:

@@ -36,13 +36,15 @@ from .static import FILE_CHECKS, IMPORT_CHECKS, EnvironmentUnderTest
 # Maximum of characters that are quoted from the last line of the process's output.
 LONGEST_QUOTE = 400
 
+_ORDER = (Level.STATIC, Level.RUNTIME, Level.LOAD)
 CODE_CHECKS: tuple[Check, ...] = (
     *IMPORT_CHECKS,
-    *(check if check.needs else replace(check, needs=("static.import",)) for check in PLAYING_CHECKS),
+    *(
+        check if check.needs else replace(check, needs=("static.import",))
+        for check in sorted(PLAYING_CHECKS, key=lambda check: _ORDER.index(level_of(check)))
+    ),
 )
 """The process that runs the environment's code."""
-
-_ORDER = (Level.STATIC, Level.RUNTIME, Level.LOAD)
 
 
 def checks_up_to(level: Level) -> list[Check]:
