@@ -85,7 +85,7 @@ def test_a_project_has_every_file_under_its_own_name(tmp_path: Path, template: T
     files = contents(made(tmp_path, template))
     assert files.keys() >= EVERY_FILE
     # `gymnasium_env` and such are folders here, and no word of theirs.
-    left = re.compile(r"my[_-]env|\bMy[A-Z]|My env|basic_env|text_game_env|tools_env|code_env")
+    left = re.compile(r"my[_-]env|\bMy[A-Z]|My env|basic_env|text_game_env|tools_env|code_env|batched_env")
     assert {path: left.findall(path + text) for path, text in files.items() if left.search(path + text)} == {}
     assert all(text.endswith("\n") for text in files.values())
 
@@ -268,8 +268,9 @@ def test_the_command_says_first_how_to_install_what_openenv_alone_does_not_bring
     assert code == 0
     needs = tomllib.loads((tmp_path / "my_env/pyproject.toml").read_text())["project"]["dependencies"]
     extra = template.extra
-    assert needs == ([f"openenv[{extra}]>=1.0"] if extra else ["openenv>=1.0"])
-    assert [line.split("  ")[1] == "pip install -e ." for line in out.splitlines()[2:3]] == [bool(extra)]
+    others = ["numpy"] if template is Template.BATCHED else []
+    assert needs == [f"openenv[{extra}]>=1.0" if extra else "openenv>=1.0", *others]
+    assert [line.split("  ")[1] == "pip install -e ." for line in out.splitlines()[2:3]] == [bool(extra or others)]
 
 
 def test_the_command_says_the_same_as_json(init: Run, tmp_path: Path) -> None:

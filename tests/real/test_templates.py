@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from openenv.mcp import CallToolAction
@@ -92,6 +93,12 @@ def play_gymnasium(env: Any, made: Any) -> None:
     assert env.step(made.MyAction(push="left")).observation.cart_velocity < 0
 
 
+def play_batched(env: Any, made: Any) -> None:
+    before = env.reset(seed=7).observation
+    after = env.step(made.MyAction(push=(before.goal - before.position) / 2))
+    assert after.reward == pytest.approx(-float(np.linalg.norm(before.goal - after.observation.position)))
+
+
 def play_code(env: Any, made: Any) -> None:
     result = env.step(made.MyAction(code=f"print({env.state().answer!r})"))
     assert (result.reward, result.terminated) == (1.0, True)
@@ -102,6 +109,7 @@ PLAYS: dict[Template, Callable[[Any, Any], None]] = {
     Template.TEXT_GAME: play_text_game,
     Template.TOOLS: play_tools,
     Template.GYMNASIUM: play_gymnasium,
+    Template.BATCHED: play_batched,
     Template.CODE: play_code,
 }
 

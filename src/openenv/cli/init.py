@@ -60,7 +60,7 @@ def init(name: str, template: str, output_dir: Path, as_json: bool) -> None:
     files = scaffold.make()
     where = output_dir / name
     steps = {f"cd {shlex.quote(str(where))}": "README.md describes each file", **_NEXT}
-    if not scaffold.template.extra:
+    if not (scaffold.template.extra or scaffold.template.package):
         del steps[_INSTALL]
     if as_json:
         made = {

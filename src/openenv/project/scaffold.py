@@ -148,21 +148,24 @@ class Template(StrEnum):
     Attributes:
         summary: A short description.
         extra: The extra of openenv that it needs, if any.
+        package: A package that it needs besides openenv, if any.
     """
 
     summary: str
     extra: str | None
+    package: str | None
 
     BASIC = "basic", "a short game: guess a number"
     TEXT_GAME = "text-game", "text in and out, with a picture and buttons for the web page"
     TOOLS = "tools", "actions are calls of tools (MCP)", "mcp"
     GYMNASIUM = "gymnasium", "an environment of Gymnasium, with named and typed fields", "gymnasium"
+    BATCHED = "batched", "one call steps many episodes, with arrays", None, "numpy"
     CODE = "code", "actions are Python programs, which run in processes with limits"
 
-    def __new__(cls, name: str, summary: str = "", extra: str | None = None) -> Self:
+    def __new__(cls, name: str, summary: str = "", extra: str | None = None, package: str | None = None) -> Self:
         template = str.__new__(cls, name)
         template._value_ = name
-        template.summary, template.extra = summary, extra
+        template.summary, template.extra, template.package = summary, extra, package
         return template
 
 
