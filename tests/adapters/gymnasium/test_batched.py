@@ -16,8 +16,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from openenv import SyncEnvClient
-from openenv.adapters.gymnasium import RemoteVectorEnv, gymnasium_app
-from openenv.adapters.gymnasium.batched import gymnasium_batch
+from openenv.adapters.gymnasium import RemoteVectorEnv, gymnasium_app, gymnasium_batch
 from openenv.errors import InvalidAction, InvalidArgument, OpenEnvError, ResetRequired, UsageError
 
 from ...server.wires import served

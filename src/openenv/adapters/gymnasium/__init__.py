@@ -1,6 +1,6 @@
 """Serve Gymnasium's environments (`gymnasium:ENV_ID`), and use served environments through its interfaces.
 
-Serving: `gymnasium_environment`, `gymnasium_app`. Training: `RemoteEnv`, `RemoteVectorEnv`.
+Serving: `gymnasium_environment`, `gymnasium_batch`, `gymnasium_app`. Training: `RemoteEnv`, `RemoteVectorEnv`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("gymnasium", "gymnasium") from missing
 
+from .batched import GymnasiumBatch, gymnasium_batch
 from .description import describe, rebuild
 from .environment import (
     GymnasiumEnvironment,
@@ -34,6 +35,7 @@ else:  # a server does not need these, or the client that they import
     )
 
 __all__ = [
+    "GymnasiumBatch",
     "GymnasiumEnvironment",
     "GymnasiumObservation",
     "GymnasiumState",
@@ -41,6 +43,7 @@ __all__ = [
     "RemoteVectorEnv",
     "describe",
     "gymnasium_app",
+    "gymnasium_batch",
     "gymnasium_environment",
     "parse_target",
     "rebuild",
