@@ -26,6 +26,7 @@ from openenv.protocol.messages import (
     Op,
     SchemaHashes,
     ServerLimits,
+    SharedMemoryOffer,
     SlotUsage,
 )
 
@@ -48,7 +49,7 @@ def definitions() -> dict[str, Schema]:
     for cls in CALLS.values():
         call = json.loads(json.dumps(found[cls.__name__]))
         call["title"] += "Call"
-        del call["properties"]["id"]
+        del call["properties"]["id"], call["properties"]["copied"]
         call["required"].remove("id")
         found[call["title"]] = call
         calls.append({"$ref": f"#/$defs/{call['title']}"})
@@ -93,11 +94,12 @@ def page(text: str) -> str:
     found = definitions()
     parts = {
         "ops": _ops(),
-        "requests": _sections(OPS, found, skip={"op", "id"}),
+        "requests": _sections(OPS, found, skip={"op", "id", "copied"}),
         "replies": _sections(REPLIES, found, skip={"id", "ok"}),
         "events": _sections(EVENTS, found, skip={"event"}),
         "limits": _fields(found[ServerLimits.__name__], skip=set()),
         "hashes": _fields(found[SchemaHashes.__name__], skip=set()),
+        "memory": _fields(found[SharedMemoryOffer.__name__], skip=set()),
         "slot": _fields(found[SlotUsage.__name__], skip=set()),
         "fault": _fields(found[ErrorFacts.__name__], skip=set()),
         "errors": _errors(),

@@ -167,6 +167,13 @@ class ServerSettings(_Settings):
         "Most buffered data of one connection, in each direction, and of all HTTP requests together, in MiB",
         gt=0,
     )
+    shared_memory_mb: float = _setting(
+        256.0,
+        "Most memory of one connection for large arrays, which its client on the same machine reads without the "
+        "network (Linux, protocol v2), in MiB; 0: none",
+        ge=0,
+        le=65_536,
+    )
     max_header_kb: float = _setting(64.0, "Largest head of an HTTP request or WebSocket handshake, in KiB", gt=0)
     handshake_timeout_s: float = _setting(10.0, "Seconds a client has for the head of its first request", gt=0)
     max_in_flight: int = _setting(64, "Most waiting requests of one session (v1: of one connection)", ge=1)
@@ -247,6 +254,10 @@ class ServerSettings(_Settings):
     @property
     def max_unsent_bytes(self) -> int:
         return int(self.max_unsent_mb * 1024 * 1024)
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        return int(self.shared_memory_mb * 1024 * 1024)
 
 
 class ClientSettings(_Settings):

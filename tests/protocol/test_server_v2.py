@@ -31,6 +31,7 @@ from openenv.protocol.messages import (
     ResetOp,
     RestoreOp,
     SchemaOp,
+    SharedMemoryOp,
     StateOp,
     StepOp,
     TasksOp,
@@ -106,6 +107,8 @@ GOOD = [
     ({"id": 8, "op": "close", "session": "a"}, CloseOp(id=8, session="a")),
     ({"id": MAX_ID, "op": "heartbeat"}, HeartbeatOp(id=MAX_ID)),
     ({"id": 10, "op": "schema"}, SchemaOp(id=10)),
+    ({"id": 10, "op": "shared_memory", "token": "t"}, SharedMemoryOp(id=10, token="t")),
+    ({"id": 10, "op": "state", "session": "a", "copied": 3}, StateOp(id=10, session="a", copied=3)),
     (
         {"id": 9, "op": "batch", "calls": [{"op": "close", "session": "a"}], "min_ready": 1, "wait_s": 0},
         BatchOp(id=9, calls=[CloseOp(session="a")], min_ready=1, wait_s=0.0),

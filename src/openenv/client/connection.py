@@ -18,8 +18,11 @@ from ..errors import (
 )
 from ..protocol.client import ClientProtocol, ClientProtocolV2, Event, Request, error_of
 from ..protocol.codecs import Codec, codec_of
+from ..protocol.messages import SharedMemoryOffer
+from ..protocol.shared_arrays import SharedArrayReader
 from .endpoints import ANY_SERVER, Affinity
 from .payloads import unwritable_error
+from .shared_memory import offer_in, offered_token, opened_memory
 
 if TYPE_CHECKING:
     from .session import ResumableSession
@@ -209,6 +212,9 @@ class ClientConnectionV2:
         self._greeted = asyncio.Event()
         self._spoken = False
         self._beat: asyncio.TimerHandle | None = None
+        self._memory_offer: SharedMemoryOffer | None = None
+        self._reader: SharedArrayReader | None = None
+        self._copied = 0
 
     def limit(self, name: str) -> int | None:
         """A limit from the server's hello; None if it is missing, or before the hello."""
@@ -268,6 +274,8 @@ class ClientConnectionV2:
         if self.error is not None:
             raise self.error
         assert self._transport is not None
+        if self._copied:
+            fields = {**fields, "copied": self._copied}
         frame, request = self._protocol.request(op, fields, waiter)
         if len(frame) > self._max_bytes:
             self._protocol.withdraw(request)
@@ -318,6 +326,10 @@ class ClientConnectionV2:
         except ProtocolViolation as violation:
             self.end(violation)
             return
+        if self._reader is not None:
+            self._copied = self._reader.copied
+            if self._memory_offer is not None and self._reader.has_large:
+                self._ask_for_memory(self._memory_offer, self._reader)
         if isinstance(message, Event):
             self._on_event(message.name, message.fields)
             return
@@ -343,6 +355,8 @@ class ClientConnectionV2:
         self._greeted.set()
         if self._beat is not None:
             self._beat.cancel()
+        if self._reader is not None:
+            self._reader.use(memoryview(b""))
         for request in self._protocol.abandon_all():
             request.waiter.fail(error)
         if self.on_end is not None:
@@ -365,6 +379,9 @@ class ClientConnectionV2:
             if self.hello is not None:
                 return  # another one would only add a heartbeat
             self.hello = fields
+            self._memory_offer = offer_in(fields)
+            if self._memory_offer is not None and self._protocol.codec.binary:
+                self._protocol.codec = self._reader = SharedArrayReader()
             limit = self.limit("max_message_bytes")
             if limit is not None and limit < self._max_bytes:
                 self._max_bytes, self._limit = limit, "the server's max_message_mb, OPENENV_MAX_MESSAGE_MB"
@@ -374,6 +391,22 @@ class ClientConnectionV2:
             self.draining = True
         elif self.on_event is not None:
             self.on_event(name, fields)
+
+    def _ask_for_memory(self, offer: SharedMemoryOffer, reader: SharedArrayReader) -> None:
+        """Asks a server on this machine for shared memory. Small arrays do without, so it is asked only now."""
+        self._memory_offer = None
+        token = offered_token(offer)
+        if token is None:
+            return
+
+        def opened(reply: Payload, _more: bool) -> None:
+            found = opened_memory(offer, reply.get("descriptor"))
+            if found is not None:
+                token, data = found
+                reader.use(data)
+                self.post("shared_memory", {"token": token})
+
+        self.ask("shared_memory", {"token": token}, Callbacks(opened, _ignore))
 
     def _keep_alive(self) -> None:
         """Sends something in every period: some tunnels drop pings, and silence costs a session its lease."""

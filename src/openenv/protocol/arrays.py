@@ -144,7 +144,7 @@ def read_array(dtype: Any, shape: Any, data: bytes | memoryview) -> Any:
     known = isinstance(shape, (list, tuple)) and len(shape) <= MAX_DIMENSIONS
     if not known or not all(type(length) is int and 0 <= length < 2**63 for length in shape):
         raise ValueError(f"the shape of an array must be a list of at most {MAX_DIMENSIONS} lengths")
-    return _copy_of(dtype, tuple(shape), _size_of(dtype, shape), data)
+    return copy_of(dtype, tuple(shape), _size_of(dtype, shape), data)
 
 
 def _size_of(dtype: Any, shape: Any) -> int:
@@ -154,7 +154,8 @@ def _size_of(dtype: Any, shape: Any) -> int:
     return int(prod(shape)) * size
 
 
-def _copy_of(dtype: Any, shape: tuple[int, ...], size: int, data: bytes | memoryview) -> Any:
+def copy_of(dtype: Any, shape: tuple[int, ...], size: int, data: bytes | memoryview) -> Any:
+    """A writable array of a known element type, as `read_array` returns it. Its elements have `size` bytes."""
     if size != len(data):
         raise ValueError(f"an array whose shape needs {size} bytes has {len(data)}")
     if dtype == "bfloat16":  # numpy has no such type
@@ -219,9 +220,14 @@ def _read_header(header: bytes) -> tuple[str, tuple[int, ...], int]:
 def unpack_array(packed: bytes | memoryview) -> Any:
     """The array of header and elements. Raises `ValueError` as `read_array` does."""
     view = memoryview(packed)
+    dtype, shape, size, elements = unpack_header(view)
+    return copy_of(dtype, shape, size, view[elements:])
+
+
+def unpack_header(packed: memoryview) -> tuple[str, tuple[int, ...], int, int]:
+    """Element type, shape, bytes of the elements, and their place. Raises `ValueError` as `read_array` does."""
     try:
-        elements = 2 + view[0] + 8 * view[1 + view[0]]
-        dtype, shape, size = _read_header(bytes(view[:elements]))
+        elements = 2 + packed[0] + 8 * packed[1 + packed[0]]
+        return *_read_header(bytes(packed[:elements])), elements
     except (IndexError, UnicodeDecodeError, struct.error) as error:
         raise ValueError("the header of an array cannot be read") from error
-    return _copy_of(dtype, shape, size, view[elements:])

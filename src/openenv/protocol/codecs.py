@@ -31,6 +31,7 @@ from .arrays import (
     unpack_array,
     write_array,
 )
+from .blocks import Block
 from .values import DOLLAR, SCALARS, UNWRITABLE, Portable, encode_json, encode_plain
 
 # In the order in which our own client prefers them.
@@ -51,10 +52,18 @@ class Body(Struct, frozen=True, gc=False):
     Attributes:
         count: The number of entries.
         fields: The encoded entries, `ok` or `error` first.
+        blocks: Keep its arrays that are in shared memory; empty for most bodies.
     """
 
     count: int
     fields: bytes
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the entries, with their arrays in shared memory."""
+        size = len(self.fields)
+        return size + sum(block.size for block in self.blocks) if self.blocks else size
 
 
 # The result of one call of a batch: its index in `calls`, its session if it has one, its reply.
@@ -117,6 +126,12 @@ class Codec(ABC):
         Raises:
             ValueError: As `encode` does.
         """
+
+    def fields(self, body: Body) -> dict[str, Any]:
+        """Decodes the entries of a body that this codec has encoded. Raises `InvalidMessage` as `decode` does."""
+        fields: dict[str, Any] = self.decode(self.reply(1, body))
+        del fields["id"]
+        return fields
 
     @abstractmethod
     def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002 - what the wire calls it
@@ -314,27 +329,35 @@ class MsgpackCodec(Codec):
             raise ValueError(f"cannot be written as msgpack: {error}") from error
 
     def decode(self, frame: bytes | memoryview | str) -> Any:
+        return self._decode(frame, _decode_msgpack)
+
+    @staticmethod
+    def _decode(frame: bytes | memoryview | str, decode: Callable[[bytes], Any]) -> Any:
         try:
-            return _decode_msgpack(cast(bytes, frame))  # a str is refused like other invalid data
+            return decode(cast(bytes, frame))  # a str is refused like other invalid data
         except (ValueError, TypeError, RecursionError, OverflowError) as error:
             raise InvalidMessage(f"Invalid msgpack: {error}") from None
 
     def decoder(self, declared: Any) -> Callable[[bytes | bytearray | str], Any]:
-        decode = msgspec.msgpack.Decoder(declared, ext_hook=_extension).decode
+        decode = msgspec.msgpack.Decoder(declared, ext_hook=read_extension).decode
         return cast("Callable[[bytes | bytearray | str], Any]", decode)
 
     def body(self, fields: Mapping[str, Any], plain: bool = False) -> Body:
         count = len(fields)
         if plain and count < len(_SMALL):  # nearly every step
             try:
-                return Body(count, _written(fields, 1))
+                return self._body(count, fields, 1)
             except UNWRITABLE:  # not plain after all: a declared list of floats that contains a numpy.float64
                 pass
         try:
             portable = fields if is_plain(fields, leaves=self.leaves) else _portable_msgpack(fields)
-            return Body(count, _written(portable, len(map_header(count))))
+            return self._body(count, portable, len(map_header(count)))
         except UNWRITABLE as error:
             raise ValueError(f"cannot be written as msgpack: {error}") from error
+
+    def _body(self, count: int, fields: Any, header: int) -> Body:
+        """The body of portable fields, whose map header has so many bytes. Raises exceptions of `UNWRITABLE`."""
+        return Body(count, _written(fields, header))
 
     def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002
         return b"%b\xa2id%b%b" % (map_header(body.count + 1), _encode_msgpack(id), body.fields)
@@ -376,7 +399,8 @@ def _list_header(count: int) -> bytes:
     return struct.pack(">BH", 0xDC, count) if count < 1 << 16 else struct.pack(">BI", 0xDD, count)
 
 
-def _extension(code: int, data: memoryview) -> Any:
+def read_extension(code: int, data: memoryview) -> Any:
+    """The value of an extension type. Raises `ValueError` for an unknown one, and as `unpack_array` does."""
     if code != ARRAY:
         raise ValueError(f"unknown extension type {code}: only {ARRAY} (an array) is known")
     return unpack_array(data)
@@ -386,11 +410,20 @@ def _extension(code: int, data: memoryview) -> Any:
 _PLACEHOLDER = b"\xc1" + secrets.token_bytes(23)
 
 
+def _no_place(array: Any) -> None:
+    return None
+
+
 class _Writer(threading.local):
-    """An encoder of one thread. `encode` puts placeholders for large arrays, which are then in `arrays`."""
+    """An encoder of one thread. `encode` puts placeholders for large arrays, which are then in `arrays`.
+
+    Attributes:
+        place: See `write_placing`.
+    """
 
     def __init__(self) -> None:
         self.arrays: list[Any] = []
+        self.place: Callable[[Any], Ext | None] = _no_place
         self.encode = msgspec.msgpack.Encoder(enc_hook=self._extension).encode
 
     def _extension(self, value: Any) -> Ext | Raw:
@@ -401,11 +434,22 @@ class _Writer(threading.local):
             raise TypeError(f"a {type(value).__name__} cannot be sent")
         if getattr(value, "nbytes", 0) < SMALL_BYTES:
             return Ext(ARRAY, pack_array(value))
+        if (placed := self.place(value)) is not None:
+            return placed
         self.arrays.append(value)
         return Raw(_PLACEHOLDER)
 
 
 _writer = _Writer()
+
+
+def write_placing(value: Any, start: int, place: Callable[[Any], Ext | None]) -> bytes:
+    """As `_written`, but writes a large array as what `place` returns; for None, with its elements."""
+    _writer.place = place
+    try:
+        return _written(value, start)
+    finally:
+        _writer.place = _no_place
 
 
 def _written(value: Any, start: int = 0) -> bytes:
@@ -434,5 +478,5 @@ def _extension_header(size: int) -> bytes:
 
 _SMALL = [bytes([0x80 | count]) for count in range(16)]
 _encode_msgpack = msgspec.msgpack.Encoder().encode
-_decode_msgpack = msgspec.msgpack.Decoder(ext_hook=_extension).decode
+_decode_msgpack = msgspec.msgpack.Decoder(ext_hook=read_extension).decode
 _portable_msgpack = Portable(bytes, lambda array: array, dict)

@@ -34,10 +34,17 @@ Seconds = Annotated[float, Meta(ge=0, le=_DAY_S)]
 Deadline = Annotated[float, Meta(gt=0, le=_DAY_S, description="Seconds that the call may take, including its wait")]
 
 
+Copied = Annotated[
+    int,
+    Meta(ge=0, le=MAX_ID, description="Arrays in shared memory that the client has copied on this connection so far"),
+]
+
+
 class Op(Struct, tag_field="op", forbid_unknown_fields=True, kw_only=True, gc=False):
-    """The fields that all requests share. `id` is 0 for a call of a batch, which has no id."""
+    """The fields that all requests share. A call of a batch has neither: `id` is 0."""
 
     id: Id = 0
+    copied: Copied = 0
 
 
 class OpenOp(Op, tag="open"):
@@ -168,6 +175,12 @@ class SchemaOp(Op, tag="schema"):
     """Asks for the environment's schemas."""
 
 
+class SharedMemoryOp(Op, tag="shared_memory"):
+    """Asks for memory for the arrays of this connection, and then for its use."""
+
+    token: Annotated[str, Meta(description="The first 32 bytes of the memory in `hello`, or of that in the reply")]
+
+
 class BatchOp(Op, tag="batch"):
     """Many calls of many sessions in one frame."""
 
@@ -201,6 +214,7 @@ Message = (
     | CloseOp
     | HeartbeatOp
     | SchemaOp
+    | SharedMemoryOp
 )
 
 # The types of requests, and of the calls of a batch, by the name of the operation.
@@ -347,6 +361,14 @@ class SchemaReply(SuccessReply):
     ]
 
 
+class SharedMemoryReply(SuccessReply):
+    """The reply to shared_memory."""
+
+    descriptor: Annotated[
+        int | None, Meta(description="Descriptor of the memory; null if it is in use now, or if there is none")
+    ]
+
+
 class ServerLimits(Struct):
     """The limits of the server."""
 
@@ -380,6 +402,14 @@ class BatchFacts(Struct):
     autoresets: Annotated[list[str], Meta(description="The modes that an owner can choose")]
 
 
+class SharedMemoryOffer(Struct):
+    """Memory that shows a client whether it runs on the server's host."""
+
+    process: Annotated[int, Meta(description="Id of the server's process")]
+    descriptor: Annotated[int, Meta(description="Descriptor of the memory in that process")]
+    digest: Annotated[str, Meta(description="SHA-256 of the first 32 bytes of the memory, in hexadecimal")]
+
+
 class HelloEvent(Struct, tag_field="event", tag="hello"):
     """The server's first frame."""
 
@@ -397,6 +427,7 @@ class HelloEvent(Struct, tag_field="event", tag="hello"):
     )
     schema: SchemaHashes | UnsetType = UNSET
     batch: BatchFacts | UnsetType = UNSET
+    shared_memory: SharedMemoryOffer | UnsetType = UNSET
 
 
 class DrainingEvent(Struct, tag_field="event", tag="draining"):
@@ -429,5 +460,6 @@ REPLIES: dict[str, type[SuccessReply]] = {
     "close": EmptyReply,
     "heartbeat": EmptyReply,
     "schema": SchemaReply,
+    "shared_memory": SharedMemoryReply,
 }
 EVENTS: dict[str, type[Struct]] = {"hello": HelloEvent, "draining": DrainingEvent, "session_lost": SessionLostEvent}

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import partial
 from typing import Annotated, Any, Generic, Literal, NotRequired, TypeVar, cast, get_args
 
@@ -308,14 +309,23 @@ class ServerProtocolV2:
     """
 
     def __init__(self, action_type: Any, codec: Codec, max_batch: int, batch_type: Any = None):
-        self.codec = codec
+        self._write_with(codec)
         self.action = ActionReader(action_type, codec)
         self.batch_action = None if batch_type is None else ActionReader(batch_type, codec)
+        self._max_batch = max_batch
+        self._decode = codec.decoder(Message)
+
+    def writing(self, codec: Codec) -> ServerProtocolV2:
+        """The same protocol, with replies in another codec. It reads requests as before."""
+        other = copy(self)
+        other._write_with(codec)
+        return other
+
+    def _write_with(self, codec: Codec) -> None:
+        self.codec = codec
         self.observation: Callable[..., Body] = partial(encode_outcome, codec=codec)
         self.state: Callable[[Any], Body] = partial(encode_state_fields, codec=codec)
         self.reply, self.results = codec.reply, codec.results
-        self._max_batch = max_batch
-        self._decode = codec.decoder(Message)
 
     def receive(self, frame: bytes | str) -> Message | RefusedOp:
         """Reads one frame of the codec's kind. Returns the error of an invalid frame, and never raises it.
@@ -334,7 +344,7 @@ class ServerProtocolV2:
             if len(message.calls) > self._max_batch:
                 return self._inspect(frame)
             for call in message.calls:
-                if call.id:
+                if call.id or call.copied:
                     return self._inspect(frame)
         return message
 
@@ -382,8 +392,9 @@ class ServerProtocolV2:
         if not isinstance(fields, dict):
             return RefusedOp(0, InvalidAction(f"a call must be a map, not {type(fields).__name__}"))
         session = fields.get("session")
-        if "id" in fields:
-            refused = RefusedOp(0, _invalid(["id"], "a call of a batch must not have an id"))
+        name = next((name for name in ("id", "copied") if name in fields), None)
+        if name is not None:
+            refused = RefusedOp(0, _invalid([name], f"a call of a batch must not have {name!r}"))
         else:
             message = self._request(0, fields, CALLS)
             if not isinstance(message, RefusedOp):

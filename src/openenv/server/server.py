@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -12,6 +14,7 @@ from pydantic_core import to_json
 
 from .. import __version__
 from .._asyncio import on_thread
+from .._shared_memory import SharedSegment, digest_of
 from ..batched import BatchedEnvironment
 from ..environment import Environment
 from ..errors import ConcurrencyConfigurationError, InvalidAction, InvalidArgument
@@ -222,6 +225,15 @@ class EnvironmentServer:
         return contract_of(self.action_cls, self.observation_cls, self.state_cls)
 
     @cached_property
+    def memory_probe(self) -> SharedSegment | None:
+        """Memory that clients on this machine can open; None if arrays travel in frames only."""
+        if not self.settings.shared_memory_bytes:
+            return None
+        with contextlib.suppress(OSError):
+            return SharedSegment(0)
+        return None
+
+    @cached_property
     def about(self) -> EnvironmentInfoLoader:
         """The metadata that the web UI shows."""
         return EnvironmentInfoLoader(self)
@@ -333,9 +345,9 @@ class EnvironmentServer:
             for session in self.manager.sessions
         ]
 
-    def hello(self) -> dict[str, Any]:
-        """The content of the first frame of a v2 connection."""
-        settings, batch = self.settings, self.batch
+    def hello(self, binary: bool) -> dict[str, Any]:
+        """The content of the first frame of a v2 connection. `binary`: whether its codec is binary."""
+        settings, batch, probe = self.settings, self.batch, self.memory_probe if binary else None
         facts = {
             "protocol": 2,
             "server": __version__,
@@ -355,6 +367,9 @@ class EnvironmentServer:
         }
         if batch is not None:
             facts["batch"] = batch.facts
+        if probe is not None:
+            place = {"process": os.getpid(), "descriptor": probe.descriptor}
+            facts["shared_memory"] = {**place, "digest": digest_of(probe.token)}
         return facts
 
     def _batch_spec(self) -> BatchSpec | None:

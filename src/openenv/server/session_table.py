@@ -111,6 +111,12 @@ class SessionTable:
         for v2_session in list(self.v2_sessions.values()):
             v2_session.leave()
 
+    def use_protocol(self, protocol: ServerProtocolV2) -> None:
+        """Writes replies with another codec, whose `fields` also reads the replies that are stored."""
+        self.protocol = self.replies.protocol = protocol
+        for v2_session in self.v2_sessions.values():
+            v2_session.speak(protocol)
+
     # Requests, each from the connection itself or from a batch on it.
 
     def open(self, message: messages.OpenOp, asker: Asker) -> None:

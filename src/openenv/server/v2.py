@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from secrets import compare_digest
 from typing import TYPE_CHECKING, Any
 
+from .._shared_memory import SharedSegment
 from ..errors import InvalidMessage, OpenEnvError, SessionLost, TooManyCalls
 from ..protocol import messages
 from ..protocol.codecs import Body
 from ..protocol.sequence import Asker
 from ..protocol.server import ServerProtocolV2
+from ..protocol.shared_arrays import SharedArrayWriter
 from ..runtime.manager import close_session
 from ..runtime.session import LastSeen
 from ..settings import ServerSettings
@@ -187,7 +191,18 @@ class V2Connection:
         principal: The client of the connection.
     """
 
-    __slots__ = ("_channel", "_last_id", "_max_bytes", "_protocol", "_replies", "_server", "_table", "principal")
+    __slots__ = (
+        "_channel",
+        "_last_id",
+        "_max_bytes",
+        "_memory",
+        "_protocol",
+        "_replies",
+        "_server",
+        "_table",
+        "_writer",
+        "principal",
+    )
 
     def __init__(self, server: EnvironmentServer, protocol: ServerProtocolV2, channel: Channel, principal: Principal):
         self._server = server
@@ -195,12 +210,14 @@ class V2Connection:
         self._channel = channel
         self._max_bytes = server.settings.max_message_bytes
         self._last_id = 0
+        self._memory: SharedSegment | None = None
+        self._writer: SharedArrayWriter | None = None
         self.principal = principal
         self._replies = ReplySender(protocol, channel, server.settings)
         self._table: SessionTable = SessionTable(
             server.manager, protocol, server.settings, server.deadlines, principal, self._replies
         )
-        channel.send(protocol.event("hello", server.hello()))
+        channel.send(protocol.event("hello", server.hello(protocol.codec.binary)))
 
     @property
     def session_id(self) -> str:
@@ -239,6 +256,11 @@ class V2Connection:
         if self._replies.ended:
             return
         self._replies.end()
+        if self._memory is not None:
+            self._memory.withdraw()
+            self._memory = None
+        if self._writer is not None:
+            self._writer.end()
         self._table.abandon()
         self._server.connections.discard(self)
 
@@ -282,23 +304,29 @@ class V2Connection:
             self._refuse(InvalidMessage(f"id {number} is not larger than the last one, {last}: use increasing ids"))
         else:
             self._last_id = number
-            self._table.life.heard_at = time.monotonic()
-            kind = type(message)
-            count = len(message.calls) if kind is messages.BatchOp else 1
-            replies.unanswered += count
             if len(frame) > LARGE_BYTES:
                 replies.note_large(number, len(frame))
-            if replies.unanswered > replies.max_unanswered and kind not in _ALWAYS:
-                self._refuse_more(number, count)
-            elif kind in SESSION_CALLS:
-                self._table.call(message, (number, None), None)
-            elif kind in SESSION_REQUESTS:
-                self._table.request(message, (number, None))
-            elif kind is messages.BatchOp:
-                self._batch(message)
-            else:
-                fields = _ANSWERS[kind](self, message)
-                replies.answer((number, None), None, self._protocol.ok(fields))
+            self._execute(message)
+
+    def _execute(self, message: Any) -> None:
+        """Executes a request, whose id is in order."""
+        number, kind, replies = message.id, type(message), self._replies
+        self._table.life.heard_at = time.monotonic()
+        if self._writer is not None and kind is not messages.RefusedOp:
+            self._writer.note_copied(message.copied)
+        count = len(message.calls) if kind is messages.BatchOp else 1
+        replies.unanswered += count
+        if replies.unanswered > replies.max_unanswered and kind not in _ALWAYS:
+            self._refuse_more(number, count)
+        elif kind in SESSION_CALLS:
+            self._table.call(message, (number, None), None)
+        elif kind in SESSION_REQUESTS:
+            self._table.request(message, (number, None))
+        elif kind is messages.BatchOp:
+            self._batch(message)
+        else:
+            fields = _ANSWERS[kind](self, message)
+            replies.answer((number, None), None, self._protocol.ok(fields))
 
     def _batch(self, message: messages.BatchOp) -> None:
         number, due, replies, table = message.id, None, self._replies, self._table
@@ -318,6 +346,20 @@ class V2Connection:
                 table.call(call, (number, place), due)
             else:
                 table.request(call, (number, place))
+
+    def _share_memory(self, message: messages.SharedMemoryOp) -> dict[str, Any]:
+        """Makes the memory of this connection, and then uses it: the tokens prove that the client has opened it."""
+        memory, probe = self._memory, self._server.memory_probe
+        if memory is None and probe is not None and _is_token(message.token, probe):
+            with contextlib.suppress(OSError):
+                self._memory = SharedSegment(self._server.settings.shared_memory_bytes)
+                return {"descriptor": self._memory.descriptor}
+        elif memory is not None and self._writer is None and _is_token(message.token, memory):
+            memory.withdraw()
+            self._writer = SharedArrayWriter(memory.data)
+            self._protocol = self._protocol.writing(self._writer)
+            self._table.use_protocol(self._protocol)
+        return {"descriptor": None}
 
     def _refuse_more(self, number: int, count: int) -> None:
         """Refuses a request whose calls would exceed the limit of unanswered calls."""
@@ -339,6 +381,10 @@ class V2Connection:
             self._channel.close(code)
 
 
+def _is_token(token: str, memory: SharedSegment) -> bool:
+    return compare_digest(token.encode(), memory.token.encode())
+
+
 # Requests that are answered at once, and requests that free resources.
 _ALWAYS = (messages.CancelOp, messages.CloseOp, messages.HeartbeatOp)
 # Requests about the connection or the server, and the fields of their replies.
@@ -346,4 +392,5 @@ _ANSWERS: dict[type[Any], Callable[[V2Connection, Any], dict[str, Any]]] = {
     messages.CancelOp: lambda connection, message: {"cancelled": connection._table.cancel(message.target)},
     messages.HeartbeatOp: lambda connection, message: {},
     messages.SchemaOp: lambda connection, message: {"schemas": connection._server.contract.schemas},
+    messages.SharedMemoryOp: V2Connection._share_memory,
 }

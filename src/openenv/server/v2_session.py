@@ -245,8 +245,8 @@ class V2Session(CallQueue[NumberedCall]):
         self.table = table
         self.speak(table.protocol)
         if self._protocol is not before:  # encode the stored replies again, in the codec of the new connection
-            write = self._protocol.codec.body
-            self.sequence.rewrite(lambda body: write(_reply_fields(before, body)), self._unfinished())
+            read, write = before.codec.fields, self._protocol.codec.body
+            self.sequence.rewrite(lambda body: write(read(body)), self._unfinished())
         self.session.attach()
         if running is not None and running.due is not None:
             table.deadlines.watch(self, running.due)
@@ -258,7 +258,7 @@ class V2Session(CallQueue[NumberedCall]):
             state = SessionState.LIVE  # from now on
         facts = {"session": self.session.id, "state": state.value, "seq": self.sequence.completed}
         last = self.sequence.last
-        return facts if last is None else {**facts, "last": _reply_fields(self._protocol, last)}
+        return facts if last is None else {**facts, "last": self._protocol.codec.fields(last)}
 
     def _repeat(self, seq: int, asker: Asker) -> None:
         """Answers a call that does not have the next number."""
@@ -414,8 +414,8 @@ class V2Session(CallQueue[NumberedCall]):
                 body = METER.timed(Phase.SERIALIZE, self._protocol.observation, result)
             else:
                 body = self._protocol.observation(result)
-            if error is None and len(body.fields) > self.table.max_reply_bytes:
-                raise oversized_reply(len(body.fields), self.table.max_reply_bytes)
+            if error is None and body.size > self.table.max_reply_bytes:
+                raise oversized_reply(body.size, self.table.max_reply_bytes)
         except StepFailed as failure:
             self.session.refused(failure)
             body = self._failed(call, failure)
@@ -498,10 +498,3 @@ class V2Session(CallQueue[NumberedCall]):
         limit = f"{self.table.settings.max_in_flight} (max_in_flight, OPENENV_MAX_IN_FLIGHT)"
         crowd = f"more than {limit} calls of session {self.session.id} wait"
         return errors.TooManyCalls(f"{crowd}: receive replies before sending more")
-
-
-def _reply_fields(protocol: ServerProtocolV2, body: Body) -> dict[str, Any]:
-    """The fields of a stored reply."""
-    fields: dict[str, Any] = protocol.codec.decode(protocol.reply(1, body))
-    del fields["id"]
-    return fields
