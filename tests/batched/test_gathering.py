@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import Field
 from starlette.testclient import TestClient
 
-from openenv import EnvClient, VectorEnvClient
+from openenv import BatchedEnvironment, EnvClient, GenericEnvClient, VectorEnvClient
 from openenv.errors import (
     FactoryFailed,
     InvalidAction,
@@ -21,7 +22,7 @@ from openenv.errors import (
     StepTimeout,
     UsageError,
 )
-from openenv.types import State
+from openenv.types import Action, Observation, State
 
 from ..asynchronous import Gate, until
 from ..chaos.proxy import Proxy
@@ -297,3 +298,41 @@ def test_classes_that_cannot_be_batches():
             app_of(cls)
     with pytest.raises(UsageError, match="runs in the server's process"):
         app_of(Counters, isolation="process")
+
+
+class SumAction(Action):
+    left: int = Field(ge=0)
+    right: float = 0.5
+    name: str = "n"
+
+
+class SumObservation(Observation):
+    total: float
+    name: str
+
+
+class Sums(BatchedEnvironment[SumAction, SumObservation, State]):
+    num_envs = 2
+
+    def reset(self, seeds: Any, mask: Any) -> tuple[Any, Any]:
+        return {"total": np.zeros(2), "name": ["", ""]}, {}
+
+    def step(self, actions: Any, mask: Any) -> tuple[Any, ...]:
+        none = np.zeros(2, np.bool_)
+        return {"total": actions["left"] + actions["right"], "name": actions["name"]}, [1, 1], none, none, {}
+
+
+@pytest.mark.parametrize("record", [False, True])
+async def test_actions_are_read_as_other_sessions_read_them(record, tmp_path):
+    settings = {"record": str(tmp_path / "records")} if record else {}
+    async with GenericEnvClient(app=app_of(Sums, **settings)) as env:
+        await env.reset()
+        for action, total in (
+            ({"left": 1}, 1.5),
+            ({"left": "2", "right": 1}, 3),
+            ({"left": 3.0, "metadata": {}}, 3.5),
+        ):
+            assert (await env.step(action)).observation == {"total": total, "name": "n"}
+        for action in ({"left": -1}, {"left": 1.5}, {"left": 1, "more": 1}, {}, {"left": 1, "name": 5}):
+            with pytest.raises(InvalidAction):
+                await env.step(action)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -180,12 +179,14 @@ def _explain(value: Any, write: Callable[[Any], object], error: Exception, words
     return f"{kind} {words or 'cannot be written: '}{error}"
 
 
-class EncodedOutcome(ABC):
-    """A result of reset or step that encodes itself."""
+class EncodedOutcome:
+    """A result of reset or step that encodes itself. No abstract class, since steps are asked for their class."""
 
-    @abstractmethod
+    __slots__ = ()
+
     def body(self, codec: Codec) -> Body:
         """The reply. Raises `StepFailed` if it cannot be encoded."""
+        raise NotImplementedError
 
 
 class ObservationPlan(NamedTuple):

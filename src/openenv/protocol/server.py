@@ -130,6 +130,26 @@ class ActionReader:
         return self._from_values(values)
 
 
+class StructReader:
+    """Reads actions as structs, in half of the time. Other readers read those that it does not.
+
+    Args:
+        struct: A msgspec type that reads no action that the class of actions refuses.
+        codec: The encoding of the actions.
+        otherwise: Reads all others: those in another form, and those that are not valid.
+    """
+
+    def __init__(self, struct: type[msgspec.Struct], codec: Codec, otherwise: Callable[[Any], Any]):
+        self._decode, self._otherwise = codec.decoder(struct), otherwise
+
+    def __call__(self, raw: Any) -> Any:
+        """The action; raises `InvalidAction`."""
+        try:
+            return self._decode(raw)
+        except _UNREAD:
+            return self._otherwise(raw)
+
+
 def _faults_of(
     error: ValidationError, place_in: Callable[[list[Any]], list[Any]], **included: bool
 ) -> list[dict[str, Any]]:
@@ -299,6 +319,7 @@ class ServerProtocolV2:
         codec: The encoding of frames.
         max_batch: Most calls in one batch.
         batch_type: The type of the actions of a session that owns a batch of episodes; None if none can.
+        struct: A struct for the actions of other sessions of a batch (`StructReader`); None for the action class.
 
     Attributes:
         action: Reads an action.
@@ -308,9 +329,11 @@ class ServerProtocolV2:
         reply, results: The frame of one reply, and of results of a batch (`Codec`).
     """
 
-    def __init__(self, action_type: Any, codec: Codec, max_batch: int, batch_type: Any = None):
+    def __init__(self, action_type: Any, codec: Codec, max_batch: int, batch_type: Any = None, struct: Any = None):
         self._write_with(codec)
-        self.action = ActionReader(action_type, codec)
+        self.action: Callable[[Any], Any] = ActionReader(action_type, codec)
+        if struct is not None:
+            self.action = StructReader(struct, codec, self.action)
         self.batch_action = None if batch_type is None else ActionReader(batch_type, codec)
         self._max_batch = max_batch
         self._decode = codec.decoder(Message)

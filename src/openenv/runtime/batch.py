@@ -193,10 +193,10 @@ class OwnedBatch:
             raise ResetRequired(f"episode {index} is over: reset it (mask), or open the batch with another autoreset")
         outcome = self._batch.step(actions, ~over if ended else self._all)
         if ended:  # the mode is next_step
-            self._restart(outcome, over)
             assert outcome.rewards is not None
             outcome.rewards = np.where(over, 0.0, outcome.rewards)
             outcome.terminated, outcome.truncated = outcome.terminated & ~over, outcome.truncated & ~over
+            self._restart(outcome, over)
         if mode is not None:
             self._over = outcome.terminated | outcome.truncated
             if mode == "same_step" and self._over.any():
@@ -215,9 +215,9 @@ class OwnedBatch:
             With `keep`, the observations and the infos of the step.
         """
         # Copies, because the environment may change its arrays in the reset.
-        outcome.rewards = None if outcome.rewards is None else outcome.rewards.copy()
-        outcome.terminated, outcome.truncated = outcome.terminated.copy(), outcome.truncated.copy()
         columns, infos = copied_columns(outcome.observations), copied_columns(outcome.infos)
+        if keep:
+            outcome.detach()
         first = self._batch.reset(self._seeds, mask, {})
         before = (copied_columns(columns), copied_columns(infos)) if keep else ({}, {})
         outcome.observations = merged_columns(columns, first.observations, mask)

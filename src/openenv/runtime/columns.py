@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Annotated, Any, NamedTuple, NotRequired, get_args, get_origin, get_type_hints
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from msgspec import NODEFAULT, Meta, Struct, defstruct
 from numpy.typing import NDArray
 from pydantic import BaseModel, TypeAdapter, with_config
 from pydantic.fields import FieldInfo
@@ -15,7 +17,9 @@ from typing_extensions import TypedDict, is_typeddict
 from ..arrays import Array
 from ..errors import StepFailed, UsageError
 from ..protocol.arrays import is_array, to_numpy
+from ..types import Action
 
+_PLAIN = frozenset({int, float, bool, str})
 _NUMBERS: dict[Any, str] = {int: "int64", float: "float64", bool: "bool"}
 FACTS = frozenset({"terminated", "truncated"})
 """Fields that an observation may have. The methods of a batch return them beside the others."""
@@ -152,6 +156,7 @@ class BatchSpec:
         actions: The fields of actions.
         observations: The fields of observations, without `reward`, `done` and `metadata`.
         action_type: The type of the actions of all episodes: a dict of columns.
+        action_struct: A struct with the same fields as the action class, if all are plain numbers and strings.
         layouts: For `outcome.RowLayout`, by the fields of outcomes.
     """
 
@@ -168,6 +173,7 @@ class BatchSpec:
         self.actions = self._fields(action_cls, frozenset({"metadata"}))
         self.observations = self._fields(observation_cls, _APART)
         self.action_type: Any = _columns_type(f"{action_cls.__name__}Columns", self.actions)
+        self.action_struct = _struct_of(action_cls)
         self.layouts: dict[tuple[str, ...], Any] = {}
 
     @property
@@ -280,6 +286,28 @@ def _field_of(name: str, field: FieldInfo, num_envs: int, nested: bool) -> Batch
     part: Any = Annotated[source, *field.metadata] if field.metadata else source
     listed: Any = Annotated[list[part], MinLen(num_envs), MaxLen(num_envs)]
     return BatchField(name, None, listed, required, num_envs)
+
+
+def _struct_of(cls: type[BaseModel]) -> type[Struct] | None:
+    """A struct that reads no action that the class refuses; None if a field is not a plain number or string."""
+    fields: list[tuple[str, Any, Any]] = []
+    for name, field in cls.model_fields.items():
+        bounds = {}
+        for fact in field.metadata:
+            if not isinstance(fact, (Ge, Gt, Le, Lt)):
+                return None
+            bounds |= asdict(fact)
+        if name == "metadata":
+            continue
+        if field.annotation not in _PLAIN or field.alias or field.validation_alias:
+            return None
+        if bounds and field.annotation is not int:  # a struct takes NaN for a number within bounds
+            return None
+        kind: Any = Annotated[field.annotation, Meta(**bounds)] if bounds else field.annotation
+        fields.append((name, kind, NODEFAULT if field.is_required() else field.get_default()))
+    if cls.model_config.keys() - Action.model_config.keys() or cls.model_config.get("extra") != "forbid":
+        return None
+    return defstruct(cls.__name__, fields, forbid_unknown_fields=True, kw_only=True, gc=False)
 
 
 def _stacked(bound: NDArray[Any] | None, num_envs: int) -> Any:

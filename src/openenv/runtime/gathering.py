@@ -72,7 +72,8 @@ def _attempt(call: Callable[[], BatchOutcome]) -> PartOutcome:
     outcome, error = attempt(lambda _, __: call(), None, None)
     if error is None:
         result: BatchOutcome = outcome
-        return result.detached()
+        result.detach()
+        return result
     # An error about the action of one session is none of the other sessions' own.
     return error if isinstance(error, EnvironmentFailed) else _step_failed(error)
 
@@ -98,6 +99,7 @@ class SharedBatch:
 
     Attributes:
         stuck: Whether a call has not returned in time, so that no session may enter until it does.
+        resets, steps: The slots with a call that waits.
     """
 
     def __init__(
@@ -116,9 +118,8 @@ class SharedBatch:
         # The callbacks of sessions that wait for the constructor.
         self._entering: list[Done] = []
         self._state = _InstanceState.NEW
-        # The slots with a call that waits, by the kind of the call; and the number of slots that take part.
-        self._resets: list[SlotExecutor] = []
-        self._steps: list[SlotExecutor] = []
+        self.resets: list[SlotExecutor] = []
+        self.steps: list[SlotExecutor] = []
         self._others: deque[tuple[Operation, Any, Done]] = deque()
         self._taking_part = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -168,15 +169,20 @@ class SharedBatch:
         else:
             done(None, None)
 
-    def add_reset(self, slot: SlotExecutor) -> None:
-        """Takes a reset that waits in a slot."""
-        self._resets.append(slot)
-        self._added(slot)
+    def add(self, slot: SlotExecutor, calls: list[SlotExecutor]) -> None:
+        """Takes a call that waits in a slot.
 
-    def add_step(self, slot: SlotExecutor) -> None:
-        """Takes a step that waits in a slot."""
-        self._steps.append(slot)
-        self._added(slot)
+        Args:
+            slot: The slot.
+            calls: `resets` or `steps`.
+        """
+        calls.append(slot)
+        if not slot.takes_part:
+            slot.takes_part = True
+            self._taking_part += 1
+        # `_look`, without a call for all but the first and the last one.
+        if self._timer is None or len(self.resets) + len(self.steps) >= self._taking_part:
+            self._look()
 
     def add_other(self, operation: Operation, argument: Any, done: Done) -> None:
         """Runs another operation on the instance, between the gathered calls."""
@@ -185,7 +191,7 @@ class SharedBatch:
 
     def remove(self, slot: SlotExecutor) -> bool:
         """Takes the call of a slot back. False: it does not wait, or it executes."""
-        for calls in (self._resets, self._steps):
+        for calls in (self.resets, self.steps):
             if slot in calls:
                 calls.remove(slot)
                 return True
@@ -193,15 +199,7 @@ class SharedBatch:
 
     def waits(self, slot: SlotExecutor) -> bool:
         """Whether a call of the slot waits for the others."""
-        return slot in self._resets or slot in self._steps
-
-    def _added(self, slot: SlotExecutor) -> None:
-        if not slot.takes_part:
-            slot.takes_part = True
-            self._taking_part += 1
-        # `_look`, without a call for all but the last one.
-        if len(self._resets) + len(self._steps) >= self._taking_part or self._timer is None:
-            self._look()
+        return slot in self.resets or slot in self.steps
 
     def _look(self) -> None:
         """Begins what can run now, and otherwise the wait for more calls."""
@@ -216,7 +214,7 @@ class SharedBatch:
 
     def _begin(self) -> bool:
         """Begins the next call. False: none is ready."""
-        waiting = len(self._resets) + len(self._steps)
+        waiting = len(self.resets) + len(self.steps)
         if self._others:
             self._busy = True
             operation, argument, done = self._others.popleft()
@@ -240,7 +238,7 @@ class SharedBatch:
         self._timer = None
         if self._busy:
             return
-        here = {*self._resets, *self._steps}
+        here = {*self.resets, *self.steps}
         for slot in self._slots:
             if slot is not None and slot not in here:
                 slot.takes_part = False
@@ -254,8 +252,8 @@ class SharedBatch:
             self._timer.cancel()
             self._timer = None
         self._busy = True
-        resets, self._resets = self._resets, []
-        steps, self._steps = self._steps, []
+        resets, self.resets = self.resets, []
+        steps, self.steps = self.steps, []
         actions: dict[str, Any] = {}
         if steps:
             steps, actions = self._columns(steps)
@@ -310,8 +308,12 @@ def _deliver(slots: list[SlotExecutor], outcome: PartOutcome) -> None:
         return
     is_over = (outcome.terminated | outcome.truncated).tolist()
     for slot in slots:
-        slot.is_playing = not is_over[slot.index]
-        slot.end(EpisodeOutcome(outcome, slot.index), None)
+        index = slot.index
+        slot.is_playing = not is_over[index]
+        # `SlotExecutor.end`, written out: this is the path of every step.
+        done, slot.done = slot.done, None
+        assert done is not None
+        done(EpisodeOutcome(outcome, index), None)
 
 
 class SlotExecutor:
@@ -325,13 +327,14 @@ class SlotExecutor:
         takes_part: Whether the calls of others wait for one of this session.
         is_playing: Whether an episode was started and is not over.
         argument: The action of the step that waits, or the seed of the reset.
+        done: Gets the result of the call; None if there is no call.
     """
 
-    __slots__ = ("_batch", "_done", "_episode_id", "argument", "index", "is_playing", "takes_part")
+    __slots__ = ("_batch", "_episode_id", "argument", "done", "index", "is_playing", "takes_part")
 
     def __init__(self, batch: SharedBatch):
         self._batch = batch
-        self._done: Done | None = None
+        self.done: Done | None = None
         self._episode_id: str | None = None
         self.index = 0
         self.takes_part = self.is_playing = False
@@ -340,7 +343,7 @@ class SlotExecutor:
     @property
     def stoppable(self) -> bool:
         """Whether its call can be stopped: one that waits for the others, but not one that executes."""
-        return self._done is None or self._batch.waits(self)
+        return self.done is None or self._batch.waits(self)
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
         self.index = self._batch.enter(self, factory, done)
@@ -348,8 +351,9 @@ class SlotExecutor:
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         if operation is step:
             if self.is_playing:
-                self.argument, self._done = argument, done
-                self._batch.add_step(self)
+                self.argument, self.done = argument, done
+                batch = self._batch
+                batch.add(self, batch.steps)
             else:
                 done(None, ResetRequired("no episode is being played: reset before this step"))
         elif operation is reset_batch:
@@ -366,14 +370,14 @@ class SlotExecutor:
                 ),
             )
         else:
-            self._done = done
+            self.done = done
             self._batch.add_other(
                 lambda batch, _: operation(EpisodeView(batch, self.index, self._episode_id), argument), None, self.end
             )
 
     def end(self, result: Any, error: BaseException | None) -> None:
         """Ends the call."""
-        done, self._done, self.argument = self._done, None, None
+        done, self.done, self.argument = self.done, None, None
         assert done is not None
         done(result, error)
 
@@ -383,7 +387,7 @@ class SlotExecutor:
 
     def abandon(self) -> None:
         """Its call has not returned in time: no session enters its instance before it does."""
-        self._batch.stuck = self._done is not None
+        self._batch.stuck = self.done is not None
 
     def close(self, done: Done) -> None:
         self._batch.leave(self, done)
@@ -395,8 +399,8 @@ class SlotExecutor:
             done(None, InvalidArgument(f"seed is {seed!r:.50}: give an integer from 0 to 2**63 - 1"))
             return
         self._episode_id = uuid4().hex if episode is None else str(episode)
-        self.argument, self._done = seed, done
-        self._batch.add_reset(self)
+        self.argument, self.done = seed, done
+        self._batch.add(self, self._batch.resets)
 
 
 _SEEDS = range(2**63)

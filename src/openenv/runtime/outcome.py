@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,12 +49,11 @@ class BatchOutcome(EncodedOutcome):
         self.started = started
         self._rows: tuple[bytes, int] | None = None
 
-    def detached(self) -> BatchOutcome:
-        """The same outcome in its own arrays, which the environment does not change."""
+    def detach(self) -> None:
+        """Takes the values into arrays of its own, which the environment does not change."""
         self.observations, self.infos = copied_columns(self.observations), copied_columns(self.infos)
         self.terminated, self.truncated = self.terminated.copy(), self.truncated.copy()
         self.rewards = None if self.rewards is None else self.rewards.copy()
-        return self
 
     def body(self, codec: Codec) -> Body:
         """The reply to the client that owns the batch."""
@@ -144,36 +143,36 @@ def _listed(value: Any, most: float) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) and value.nbytes <= most else value
 
 
-class EpisodeOutcome(EncodedOutcome, Mapping[str, Any]):
-    """The result of a reset or a step of one episode of a batch: a mapping of its observation's fields.
+class EpisodeOutcome(EncodedOutcome):
+    """The result of a reset or a step of one episode of a batch: a `Mapping` of its observation's fields.
 
     Args:
         batch: The result of all episodes.
         index: The episode.
     """
 
-    __slots__ = ("_batch", "_fields", "_index")
+    __slots__ = ("_batch", "_index")
 
     def __init__(self, batch: BatchOutcome, index: int):
         self._batch, self._index = batch, index
-        self._fields: dict[str, Any] | None = None
 
     def body(self, codec: Codec) -> Body:
         return self._batch.episode_body(codec, self._index)
 
-    def _read(self) -> dict[str, Any]:
-        if self._fields is None:
-            self._fields = self._batch.episode(self._index)
-        return self._fields
+    def keys(self) -> KeysView[str]:
+        return self._batch.episode(self._index).keys()
 
     def __getitem__(self, name: str) -> Any:
-        return self._read()[name]
+        return self._batch.episode(self._index)[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
+        return iter(self.keys())
 
     def __len__(self) -> int:
-        return len(self._read())
+        return len(self.keys())
+
+
+Mapping.register(EpisodeOutcome)
 
 
 def _layout_of(outcome: BatchOutcome) -> RowLayout | None:

@@ -290,8 +290,13 @@ class EnvironmentServer:
             return V1Connection(self, channel, principal)
         protocol = self._protocols.get(subprotocol)
         if protocol is None:
-            batch_type = None if self.batch is None else self.batch.action_type
-            protocol = ServerProtocolV2(self.action_type, codec_of(subprotocol), self.settings.max_batch, batch_type)
+            batch_type = struct = None
+            if self.batch is not None:
+                # Records need the action's class.
+                batch_type, struct = self.batch.action_type, None if self.recorder else self.batch.action_struct
+            protocol = ServerProtocolV2(
+                self.action_type, codec_of(subprotocol), self.settings.max_batch, batch_type, struct
+            )
             self._protocols[subprotocol] = protocol
         connection = V2Connection(self, protocol, channel, principal)
         self.connections.add(connection)
