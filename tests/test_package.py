@@ -116,7 +116,7 @@ def test_the_version_is_that_of_the_distribution():
 
 @pytest.mark.parametrize("name", [name for name, tree in TREES.items() if listed(tree) is not None])
 def test_every_list_of_names_is_sorted_and_true(name):
-    for package in ("gymnasium", "pettingzoo", "stable_baselines3"):
+    for package in ("envpool", "gymnasium", "pettingzoo", "pufferlib", "stable_baselines3"):
         if name.startswith(f"openenv.adapters.{package}"):
             pytest.importorskip(package)
     if name.endswith(".gradio_theme"):

@@ -1,4 +1,4 @@
-"""Served environments in PufferLib's vectorization, beside Gymnasium's own vector."""
+"""Served environments in PufferLib's vectorization, and PufferLib's environments, served."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
+from stable_baselines3 import PPO
 
-from openenv.adapters.gymnasium import RemoteEnv, gymnasium_app
+from openenv.adapters.gymnasium import RemoteEnv, RemoteVectorEnv, gymnasium_app
+from openenv.adapters.stable_baselines3 import SB3VecEnv
+from openenv.errors import UsageError
+from openenv.project.target import load
 
 from .environments import served
 
@@ -21,6 +25,7 @@ pytest.importorskip("pufferlib", reason="pufferlib is not installed: make test-t
 
 import pufferlib
 import pufferlib.emulation
+import pufferlib.ocean
 import pufferlib.vector
 
 from openenv.adapters.pufferlib import RemotePufferEnv
@@ -72,7 +77,7 @@ def test_a_native_environment_writes_to_its_own_arrays(address: str) -> None:
     envs.close()
 
 
-@pytest.mark.parametrize(("backend", "options"), [("Serial", {}), ("Multiprocessing", {"num_workers": 2})])
+@pytest.mark.parametrize(("backend", "options"), [("Serial", {}), ("Multiprocessing", {"num_workers": 1})])
 def test_its_vectorizations_hold_several(
     address: str, backend: str, options: dict[str, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -127,3 +132,100 @@ def test_other_spaces_are_emulated() -> None:
         assert observations.tolist() == [[1.0, 1.0, 0.0], [3.0, 3.0, 0.0]]
         assert rewards.tolist() == [1.0, 3.0]
         envs.close()
+
+
+class Ladder(pufferlib.PufferEnv):
+    """A native environment: an agent climbs as many rungs as its action says, and an episode has 9."""
+
+    def __init__(self, num_envs: int = 1, buf: Any = None, seed: int = 0):
+        self.single_observation_space = spaces.Box(0, 99, (2,), np.float32)
+        self.single_action_space = spaces.Discrete(4)
+        self.num_agents = num_envs
+        super().__init__(buf)
+
+    def reset(self, seed: int | None = None) -> Any:
+        self.first = (seed or 0) + np.arange(self.num_agents)
+        self.observations[:] = np.stack([self.first, np.zeros(self.num_agents)], axis=1)
+        return self.observations, []
+
+    def step(self, actions: Any) -> Any:
+        self.observations[:, 1] += actions
+        self.rewards[:] = actions
+        self.terminals[:] = self.observations[:, 1] >= 9
+        self.observations[self.terminals, 1] = 0
+        return self.observations, self.rewards, self.terminals, self.truncations, self.logs()
+
+    def logs(self) -> list[dict[str, float]]:
+        return [{"top": float(self.terminals.sum())}] if self.terminals.any() else []
+
+    def close(self) -> None:
+        pass
+
+
+class Stairs(Ladder):
+    """The same without vectorization of its own."""
+
+    def __init__(self, buf: Any = None, seed: int = 0):
+        super().__init__(1, buf, seed)
+
+
+def env_creator(name: str) -> Any:
+    """As the modules of PufferLib's environments have it."""
+    return {"ladder": Ladder, "stairs": Stairs, "cart": lambda: emulated()}[name]
+
+
+def emulated() -> Any:
+    return pufferlib.emulation.GymnasiumPufferEnv(env_creator=partial(gymnasium.make, "CartPole-v1"))
+
+
+@pytest.mark.parametrize("name", ["ladder", "stairs"])
+def test_a_native_environment_is_served_as_a_batch(name: str) -> None:
+    with served(load(f"pufferlib:{__name__}:{name}?num_envs={COUNT}")) as address:
+        envs = RemoteVectorEnv(address)
+        assert (envs.num_envs, envs.autoreset_mode.value) == (COUNT, "SameStep")
+        first = envs.reset(seed=5)[0]
+        assert first[:, 1].tolist() == [0.0] * COUNT
+        actions = np.arange(COUNT) % 4
+        rows = [envs.step(actions) for _ in range(3)]
+        for number, (observations, rewards, terminated, _, infos) in enumerate(rows, 1):
+            assert rewards.tolist() == actions.tolist()
+            assert terminated.tolist() == [number * action >= 9 for action in actions]
+            assert observations[:, 1].tolist() == [number * a if number * a < 9 else 0 for a in actions.tolist()]
+            assert ("log" in infos) == terminated.any()
+        assert rows[2][4]["log"][0] == [{"top": 1.0}]
+        envs.close()
+
+
+def test_an_environment_in_c_is_served_as_a_batch() -> None:
+    own = pufferlib.ocean.env_creator("puffer_squared")(num_envs=COUNT)
+    with served(load(f"pufferlib:puffer_squared?num_envs={COUNT}")) as address:
+        envs = RemoteVectorEnv(address)
+        assert envs.single_observation_space == own.single_observation_space
+        stays = np.zeros(COUNT, np.int64)
+        played = [own.reset(seed=3)[0].copy(), *(own.step(stays)[0].copy() for _ in range(10))]
+        np.testing.assert_array_equal(envs.reset(seed=3)[0], played[0])
+        for wanted in played[1:]:
+            np.testing.assert_array_equal(envs.step(stays)[0], wanted)
+        envs.close()
+    own.close()
+
+
+def test_it_trains_in_stable_baselines3_without_last_observations() -> None:
+    with served(load(f"pufferlib:puffer_cartpole?num_envs={COUNT}")) as address:
+        envs = SB3VecEnv(RemoteVectorEnv(address))
+        PPO("MlpPolicy", envs, n_steps=16, batch_size=64, n_epochs=1, device="cpu").learn(32 * COUNT)
+        envs.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("puffer_nothing", "puffer_nothing"),
+        ("nowhere:puffer_squared", "nowhere"),
+        ("puffer_squared?num_envs=0", "num_envs=0"),
+        (f"{__name__}:cart", "GymnasiumPufferEnv.*gymnasium:ENV_ID"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load(f"pufferlib:{name}")

@@ -1,25 +1,36 @@
-"""Served environments as a native environment of PufferLib."""
+"""Serve PufferLib's environments (`pufferlib:NAME?num_envs=256`), and use served environments as one of PufferLib."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from ..errors import MissingExtra
+from ..errors import MissingExtra, UsageError
 
 try:
+    import pufferlib.vector
     from pufferlib import PufferEnv
 except ModuleNotFoundError as missing:
     raise MissingExtra("pufferlib", None) from missing
 
 from .gymnasium import RemoteVectorEnv
+from .gymnasium.batched import GymnasiumBatch, batch_class
+from .gymnasium.remote_vector import mode_of
 
-__all__ = ["RemotePufferEnv"]
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+__all__ = ["PufferBatch", "PufferVectorEnv", "RemotePufferEnv", "puffer_app", "puffer_batch"]
 
 Logs = list[dict[str, float]]
+Infos = dict[str, Any]
 Step = tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], Logs]
 
 
@@ -100,3 +111,113 @@ class RemotePufferEnv(PufferEnv):
     def close(self) -> None:
         """Ends the sessions and their connections."""
         self._envs.close()
+
+
+class PufferVectorEnv(VectorEnv[Any, Any, Any]):
+    """A native environment of PufferLib as a vector environment of Gymnasium, with an episode for each agent.
+
+    Its autoreset mode is SAME_STEP, without `final_obs`, since PufferLib does not return the last observation of an
+    episode. PufferLib's logs, which are of all episodes, are the info `log` of the first one.
+
+    Args:
+        name: Name of the environment in PufferLib, such as `puffer_breakout`, or `MODULE:NAME` for the
+            `env_creator(NAME)` of another module.
+        num_envs: Number of environments.
+        kwargs: Passed to the environment.
+
+    Raises:
+        UsageError: PufferLib cannot make it, or it is not native.
+    """
+
+    _env: Any = None
+
+    def __init__(self, name: str, num_envs: int, **kwargs: Any):
+        super().__init__()
+        env = self._env = _native(name, num_envs, kwargs)
+        self.metadata = {"render_modes": [], "autoreset_mode": mode_of("same_step")}
+        self.num_envs = env.num_agents
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        self.observation_space = batch_space(env.single_observation_space, self.num_envs)
+        self.action_space = batch_space(env.single_action_space, self.num_envs)
+
+    def reset(self, *, seed: int | None = None, options: Infos | None = None) -> tuple[NDArray[Any], Infos]:
+        """Starts all episodes, with the seed or with a random one: PufferLib's own default is a constant."""
+        super().reset(seed=seed)
+        observations, logs = self._env.reset(seed=int(self.np_random.integers(2**31)) if seed is None else seed)
+        return observations, self._infos(logs)
+
+    def step(self, actions: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], Infos]:
+        """Takes one step in each environment. The next step changes the arrays that it returns."""
+        observations, rewards, terminals, truncations, logs = self._env.step(actions)
+        return observations, rewards, terminals, truncations, self._infos(logs)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes PufferLib's environment."""
+        if self._env is not None:
+            self._env.close()
+
+    def _infos(self, logs: Logs) -> Infos:
+        logs = [log for log in logs if log]
+        return self._add_info({}, {"log": logs}, 0) if logs else {}
+
+
+class PufferBatch(GymnasiumBatch):
+    """Environments of PufferLib, which one client plays. Serve the subclasses that `puffer_batch` makes."""
+
+    @classmethod
+    def make_vector(cls) -> PufferVectorEnv:
+        return PufferVectorEnv(cls.env_id, **cls.arguments)
+
+
+def puffer_batch(name: str, num_envs: int = 1, **kwargs: Any) -> type[PufferBatch]:
+    """Makes a class that serves an environment of PufferLib; arguments and errors are those of `PufferVectorEnv`.
+
+    One instance is created to read its spaces and the number of its agents.
+    """
+    arguments = {"num_envs": num_envs, **kwargs}
+    env = PufferVectorEnv(name, **arguments)
+    try:
+        made: type[PufferBatch] = batch_class(
+            PufferBatch,
+            name,
+            (env.single_action_space, env.single_observation_space),
+            env.num_envs,
+            (puffer_batch, name, arguments),
+            __doc__=f"{name}: an environment of PufferLib.",
+            arguments=arguments,
+            autoreset="same_step",
+        )
+        return made
+    finally:
+        env.close()
+
+
+def puffer_app(name: str, **kwargs: Any) -> FastAPI:
+    """An app for an environment of PufferLib; arguments and errors are those of `puffer_batch`."""
+    from ..server.app import create_app  # noqa: PLC0415 - only what serves HTTP loads the web framework
+
+    return create_app(puffer_batch(name, **kwargs), name=name)
+
+
+def _native(name: str, num_envs: int, kwargs: dict[str, Any]) -> Any:
+    """`num_envs` environments as one of PufferLib."""
+    if type(num_envs) is not int or num_envs < 1:
+        raise UsageError(f"num_envs={num_envs!r} of {name!r}: give the number of environments, at least 1")
+    module, _, env_name = name.rpartition(":")
+    try:
+        create = import_module(module or "pufferlib.ocean").env_creator(env_name)
+        single = create(**kwargs)
+        single.close()
+        if isinstance(single, PufferEnv):
+            if "num_envs" in inspect.signature(type(single)).parameters:
+                return create(num_envs=num_envs, **kwargs)
+            return pufferlib.vector.make(create, env_kwargs=kwargs, backend="Serial", num_envs=num_envs)
+    except Exception as error:
+        raise UsageError(
+            f"PufferLib cannot make {name!r} with num_envs={num_envs} and {kwargs}: {type(error).__name__}: {error}"
+        ) from error
+    raise UsageError(
+        f"{name!r} makes a {type(single).__name__}, which is no native environment of PufferLib: serve what it "
+        "wraps, such as gymnasium:ENV_ID"
+    )

@@ -324,7 +324,7 @@ def eval_(
     **asked: Any,
 ) -> None:
     """Plays a policy in TARGET and scores it. TARGET is the address of a server, or a target of `openenv serve` (a
-    bundled name, a folder, module:attribute, gymnasium:ENV_ID, pettingzoo:MODULE), which is then served for the run.
+    bundled name, a folder, module:attribute, gymnasium:ENV_ID, ...), which is then served for the run.
 
     A policy is a function from observation (a dict) to action (a dict), sync or async, or a class with a method
     `act`; docs/evaluation.md says more. A failed episode does not score 0: failed episodes are reported separately.

@@ -111,7 +111,17 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {said}{where}: correct it"
 
 
-_KINDS = "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, pettingzoo:MODULE, or a bundled environment"
+_KINDS = (
+    "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, pettingzoo:MODULE, envpool:TASK_ID, "
+    "pufferlib:NAME, or a bundled environment"
+)
+# The functions that make apps of other packages' environments, in the modules of the same names.
+_ADAPTERS = {
+    "envpool": "envpool_app",
+    "gymnasium": "gymnasium_app",
+    "pettingzoo": "pettingzoo_app",
+    "pufferlib": "puffer_app",
+}
 
 
 def load(target: str) -> Any:
@@ -119,7 +129,8 @@ def load(target: str) -> Any:
 
     Args:
         target: `module:attribute` (an app or an Environment class), a folder with `openenv.yaml`,
-            `gymnasium:ENV_ID?key=value`, `pettingzoo:MODULE?key=value`, or the name of a bundled environment.
+            `gymnasium:ENV_ID?key=value`, `pettingzoo:MODULE?key=value`, `envpool:TASK_ID?num_envs=256`,
+            `pufferlib:NAME?num_envs=256`, or the name of a bundled environment.
 
     Raises:
         UsageError: The target does not exist; the message names it and the searched places.
@@ -127,18 +138,14 @@ def load(target: str) -> Any:
         ImportFailed: Its module cannot be imported; the message says why, and in which file.
         MissingExtra: The target needs a package that is not installed.
     """
-    if target.startswith("gymnasium:"):
-        from ..adapters.gymnasium import gymnasium_app, parse_target  # noqa: PLC0415 - an extra
-
-        env_id, arguments = parse_target(target.removeprefix("gymnasium:"))
-        return gymnasium_app(env_id, **arguments)
-    if target.startswith("pettingzoo:"):
+    adapter, colon, text = target.partition(":")
+    if colon and adapter in _ADAPTERS:
         from ..adapters.gymnasium import parse_target  # noqa: PLC0415 - an extra
-        from ..adapters.pettingzoo import pettingzoo_app  # noqa: PLC0415 - an extra
 
-        module, arguments = parse_target(target.removeprefix("pettingzoo:"))
+        name, arguments = parse_target(text)
         search(Path.cwd())
-        return pettingzoo_app(module, **arguments)
+        make = getattr(importlib.import_module(f"openenv.adapters.{adapter}"), _ADAPTERS[adapter])
+        return make(name, **arguments)
     if target in bundled():
         return attribute_of(import_module(f"openenv.envs.{target}.server.app", target), "app", target)
     if is_project(target):

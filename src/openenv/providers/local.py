@@ -219,7 +219,8 @@ class LocalProvider(ProcessProvider):
 
     Args:
         target: Argument of `openenv serve`: `module:attribute`, a folder with openenv.yaml, `gymnasium:ENV_ID`,
-            `pettingzoo:MODULE`, or a bundled environment. None takes the target of each `LaunchSpec`.
+            `pettingzoo:MODULE`, `envpool:TASK_ID`, `pufferlib:NAME`, or a bundled environment. None takes the target
+            of each `LaunchSpec`.
         folder: Working folder of the servers, from which they also import modules. None for the current folder.
         env_vars: Environment variables of the servers, added to those of this process.
         start_timeout_s: Timeout in seconds for the start of the process, without the start of environments.

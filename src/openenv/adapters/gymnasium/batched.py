@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium
@@ -65,8 +65,13 @@ class GymnasiumBatch(BatchedEnvironment[GymnasiumAction, GymnasiumObservation, G
 
     def __init__(self) -> None:
         super().__init__()
-        self._env = _vector(self.env_id, self.num_envs, self.arguments)
+        self._env = self.make_vector()
         self._ended = np.ones(self.num_envs, dtype=np.bool_)  # has no running episode
+
+    @classmethod
+    def make_vector(cls) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+        """Makes the vector environment of an instance."""
+        return _vector(cls.env_id, cls.num_envs, cls.arguments)
 
     def reset(
         self, seeds: list[int | None], mask: NDArray[np.bool_], options: dict[str, Any] | None = None
@@ -142,8 +147,8 @@ class GymnasiumBatch(BatchedEnvironment[GymnasiumAction, GymnasiumObservation, G
                 columns[str(name)] = self._info_columns(value)
             else:
                 column = info_of(value)
-                is_column = isinstance(column, list | np.ndarray) and np.ndim(column) and len(column) == self.num_envs
-                columns[str(name)] = column if is_column else [column] * self.num_envs
+                shape = getattr(column, "shape", (len(column),) if isinstance(column, list) else ())
+                columns[str(name)] = column if shape[:1] == (self.num_envs,) else [column] * self.num_envs
         return columns
 
     def _options(self, mask: NDArray[np.bool_], options: Any) -> dict[str, Any] | None:
@@ -171,6 +176,43 @@ class GymnasiumBatch(BatchedEnvironment[GymnasiumAction, GymnasiumObservation, G
                 f"{self.env_id} takes one seed for all episodes: give seed=N, which is N + i for episode i"
             )
         return first
+
+
+def batch_class(
+    base: type[Any],
+    env_id: str,
+    member_spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]],
+    num_envs: int,
+    reference: tuple[Callable[..., Any], str, dict[str, Any]],
+    **members: Any,
+) -> Any:
+    """A class that serves a batch of one environment, with the types of its spaces.
+
+    Args:
+        base: Its base class.
+        env_id: Name of the environment.
+        member_spaces: The spaces of one action and of one observation.
+        num_envs: Number of episodes.
+        reference: As for `served_class`.
+        members: Further attributes of the class.
+
+    Raises:
+        UsageError: One of the spaces cannot be served.
+    """
+    action, observation = member_spaces
+    return served_class(
+        class_name_of(env_id),
+        base,
+        (GymnasiumAction, GymnasiumObservation, GymnasiumState),
+        {"action": (codec_of(action).type, field_of(action))},
+        {"observation": (codec_of(observation).type, field_of(observation))},
+        reference,
+        env_id=env_id,
+        num_envs=num_envs,
+        action_codec=batch_codec_of(action, num_envs),
+        observation_codec=batch_codec_of(observation, num_envs),
+        **members,
+    )
 
 
 def gymnasium_batch(
@@ -202,22 +244,16 @@ def gymnasium_batch(
                 f"metadata['autoreset_mode'] of the vector environment of {env_id!r} is {mode!r}: give its mode, "
                 f"autoreset={' or '.join(MODES.values())}"
             )
-        action_space, observation_space = env.single_action_space, env.single_observation_space
-        made: type[GymnasiumBatch] = served_class(
-            class_name_of(env_id),
+        made: type[GymnasiumBatch] = batch_class(
             GymnasiumBatch,
-            (GymnasiumAction, GymnasiumObservation, GymnasiumState),
-            {"action": (codec_of(action_space).type, field_of(action_space))},
-            {"observation": (codec_of(observation_space).type, field_of(observation_space))},
+            env_id,
+            (env.single_action_space, env.single_observation_space),
+            num_envs,
             (gymnasium_batch, env_id, {"num_envs": num_envs, "autoreset": autoreset, **kwargs}),
             __doc__=f"{env_id}: {summary_of(env)}",
-            env_id=env_id,
             arguments=kwargs,
             execution=execution_of(env),
-            num_envs=num_envs,
             autoreset=declared or autoreset,
-            action_codec=batch_codec_of(action_space, num_envs),
-            observation_codec=batch_codec_of(observation_space, num_envs),
         )
         return made
     finally:
