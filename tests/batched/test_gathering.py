@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,16 @@ from openenv.errors import (
     StepTimeout,
     UsageError,
 )
+from openenv.runtime.batch import CheckedBatch, batch_spec_of
+from openenv.runtime.gathering import GatheredCalls, run_gathered
+from openenv.runtime.outcome import BatchOutcome
 from openenv.types import Action, Observation, State
 
 from ..asynchronous import Gate, until
 from ..chaos.proxy import Proxy
 from ..recording.lines import lines_in
-from ..server.wires import served
+from ..server.talk import Talk
+from ..server.wires import WIRES, served
 from .environments import CountAction, Counters, CountObservation, FewPoles, app_of
 
 # A window that does not end in a test: whoever waits for others waits for their calls.
@@ -200,10 +205,51 @@ async def test_a_constructor_that_fails_fails_all_that_wait_for_it():
             raise OSError("no device")
 
     app = app_of(Broken)
+    before = threading.active_count()
     for env in clients(app, 2):
         with pytest.raises(FactoryFailed, match="no device"):
             await env.reset()
     await until(lambda: app.state.openenv.active_sessions == 0)
+    await until(lambda: threading.active_count() == before)
+
+
+def test_a_session_that_waited_for_a_slot_begins_its_own_episode():
+    with WIRES["memory"](app_of(Counters, max_sessions=2, queue_timeout_s=60)) as open_wire:
+        talk = Talk(open_wire("openenv.v2.json"))
+        for number, session in enumerate(("other", "leaving")):
+            talk.open(session)
+            talk.ask(**talk.call("reset", session, kwargs={"seed": number}))
+        # Its reset waits with its `open`, and executes as soon as it has a slot.
+        talk.seq["entering"] = 0
+        talk.tell("open", session="entering")
+        talk.tell(**talk.call("reset", "entering", kwargs={"seed": 4}))
+        talk.tell("close", session="leaving")
+        *_, begun = [talk.receive() for _ in range(3)]
+        assert begun["observation"]["total"] == 4
+        assert talk.ask(**talk.call("step", "other", action={"by": 1}))["observation"]["total"] == 1
+        talk.wire.close()
+
+
+def test_the_next_call_changes_no_list_of_a_result():
+    class Logs(Counters):
+        def _observations(self) -> dict[str, Any]:
+            return {**super()._observations(), "word": self.logs}
+
+        def reset(self, *args: Any, **kwargs: Any) -> Any:
+            self.logs: list[Any] = [[] for _ in range(self.num_envs)]
+            return super().reset(*args, **kwargs)
+
+        def step(self, actions: Any, mask: Any) -> Any:
+            for log in self.logs:
+                log.append("step")
+            return super().step(actions, mask)
+
+    spec = batch_spec_of(Logs, CountAction, CountObservation)
+    batch = CheckedBatch(spec, Logs())
+    started, _ = run_gathered(batch, GatheredCalls({0: None}, [], {}))
+    run_gathered(batch, GatheredCalls({}, [0], {"by": np.ones(4, np.int64)}))
+    assert isinstance(started, BatchOutcome)
+    assert started.episode(0)["word"] == []
 
 
 async def test_the_limit_of_executing_calls_counts_no_waiting_ones():

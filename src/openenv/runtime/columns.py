@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import asdict
 from typing import Annotated, Any, NamedTuple, NotRequired, get_args, get_origin, get_type_hints
 
@@ -17,6 +18,7 @@ from typing_extensions import TypedDict, is_typeddict
 from ..arrays import Array
 from ..errors import StepFailed, UsageError
 from ..protocol.arrays import is_array, to_numpy
+from ..protocol.values import SCALARS
 from ..types import Action
 
 _PLAIN = frozenset({int, float, bool, str})
@@ -99,11 +101,17 @@ def list_column(value: Any, num_envs: int, what: str) -> Any:
 
 
 def copied_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns in new arrays and lists."""
+    """The columns in new arrays and lists, whose values are not shared either."""
     return {
-        name: copied_columns(column) if isinstance(column, Mapping) else column.copy()
+        name: copied_columns(column) if isinstance(column, Mapping) else _copied(column)
         for name, column in columns.items()
     }
+
+
+def _copied(column: Any) -> Any:
+    # `deepcopy` takes many times as long for the texts and numbers of nearly all lists.
+    simple = SCALARS.issuperset(map(type, column)) if isinstance(column, list) else column.dtype != object
+    return column.copy() if simple else deepcopy(column)
 
 
 def merged_columns(columns: dict[str, Any], others: Mapping[str, Any], mask: NDArray[np.bool_]) -> dict[str, Any]:

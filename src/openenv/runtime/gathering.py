@@ -130,29 +130,25 @@ class SharedBatch:
         """Whether a session may enter."""
         return bool(self._free) and not self.stuck
 
-    def enter(self, slot: SlotExecutor, factory: Callable[[], Any], done: Done) -> int:
+    def enter(self, slot: SlotExecutor, factory: Callable[[], Any], done: Done) -> None:
         """Gives a session an episode, and makes the instance for the first one.
 
         Args:
             slot: The session's executor.
             factory: Makes the environment.
             done: Gets the profile, or the error of the constructor.
-
-        Returns:
-            The index of the episode.
         """
-        index = self._free.popleft()
-        self._slots[index] = slot
+        slot.index = self._free.popleft()
+        self._slots[slot.index] = slot
         slot.takes_part = True
         self._taking_part += 1
         if self._state is _InstanceState.MADE:
-            done(self.profile, None)
-            return index
+            done(self.profile, None)  # the session may submit a call that has waited
+            return
         self._entering.append(done)
         if self._state is _InstanceState.NEW:
             self._state = _InstanceState.STARTING
             self._executor.start(lambda: CheckedBatch(self.spec, factory()), self._on_made)
-        return index
 
     def leave(self, slot: SlotExecutor, done: Done) -> None:
         """Frees the episode of a session without a call in flight; closes the instance after the last one."""
@@ -164,10 +160,7 @@ class SharedBatch:
             self._look()
             return
         self._on_empty(self)
-        if self._state is _InstanceState.MADE:
-            self._executor.close(done)
-        else:
-            done(None, None)
+        self._executor.close(done)
 
     def add(self, slot: SlotExecutor, calls: list[SlotExecutor]) -> None:
         """Takes a call that waits in a slot.
@@ -346,7 +339,7 @@ class SlotExecutor:
         return self.done is None or self._batch.waits(self)
 
     def start(self, factory: Callable[[], Any], done: Done) -> None:
-        self.index = self._batch.enter(self, factory, done)
+        self._batch.enter(self, factory, done)
 
     def submit(self, operation: Operation, argument: Any, done: Done) -> None:
         if operation is step:
