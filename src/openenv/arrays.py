@@ -13,6 +13,7 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, Serializ
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from .errors import InvalidArgument
+from .images import Encoding, check_encoding, decode_pixels, encode_pixels
 from .protocol.arrays import ELEMENT_SIZES, ArrayDeclaration, is_array, is_tensor, list_of, to_numpy
 
 __all__ = ["Array"]
@@ -41,12 +42,24 @@ class Array(ArrayDeclaration):
         low: Lower bound of the elements, a number or an array of this shape; None: not checked. With a bound, NaN is
             refused.
         high: Upper bound, as `low`.
+        encoding: `png`, `jpeg` or `webp`, for an image: `uint8` of shape (height, width) or (height, width, 1, 3 or
+            4). Observations and states then have the image file where msgpack has the elements of other arrays. PNG
+            and WebP keep every pixel; JPEG changes pixels, and has no fourth channel.
 
     Raises:
-        InvalidArgument: The type cannot be sent, a length is negative, or the bounds do not have this shape.
+        InvalidArgument: The type cannot be sent, a length is negative, the bounds do not have this shape, or no image
+            of this encoding has this type and shape.
+        MissingExtra: There is an encoding, and Pillow is not installed.
     """
 
-    def __init__(self, dtype: Any, shape: tuple[int | None, ...] = (), low: Any = None, high: Any = None):
+    def __init__(
+        self,
+        dtype: Any,
+        shape: tuple[int | None, ...] = (),
+        low: Any = None,
+        high: Any = None,
+        encoding: Encoding | None = None,
+    ):
         self.is_bfloat16 = dtype == "bfloat16"
         # Elements of bfloat16 are checked as float32, which has all of its values.
         self.dtype: np.dtype[Any] = np.dtype("float32" if self.is_bfloat16 else dtype)
@@ -58,6 +71,9 @@ class Array(ArrayDeclaration):
         if not all(length is None or (type(length) is int and length >= 0) for length in self.shape):
             raise InvalidArgument(f"Array(shape={shape!r}): each length must be at least 0, or None for any length")
         self.low, self.high = self._bound(low, "low"), self._bound(high, "high")
+        self.encoding: Encoding | None = encoding
+        if encoding is not None:
+            check_encoding(encoding, self.name, self.shape)
 
     @property
     def name(self) -> str:
@@ -80,8 +96,16 @@ class Array(ArrayDeclaration):
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         described = handler(schema["schema"])  # the nested lists, also for a serializer
-        handler.resolve_ref_schema(described)[KEYWORD] = {"dtype": self.name, "shape": list(self.shape)}
+        facts = {"dtype": self.name, "shape": list(self.shape)}
+        if self.encoding is not None:
+            facts["encoding"] = self.encoding
+        handler.resolve_ref_schema(described)[KEYWORD] = facts
         return described
+
+    def compressed(self, value: Any) -> Any:
+        if not is_array(value) or self.encoding is None:
+            return value
+        return encode_pixels(self._checked(to_numpy(value)), self.encoding)
 
     def _bound(self, bound: Any, name: str) -> NDArray[Any] | None:
         if bound is None:
@@ -92,7 +116,9 @@ class Array(ArrayDeclaration):
         return array if self._fixed_shape is None else np.broadcast_to(array, self._fixed_shape)
 
     def _validate(self, as_tensor: bool, value: Any, listed: Any) -> Any:
-        if is_array(value) or isinstance(value, np.generic):
+        if isinstance(value, bytes):
+            array = self._decompressed(value)
+        elif is_array(value) or isinstance(value, np.generic):
             array = self._checked(np.asarray(value) if isinstance(value, np.generic) else to_numpy(value))
         else:
             array = np.asarray(listed(value), dtype=self.dtype)
@@ -104,6 +130,19 @@ class Array(ArrayDeclaration):
             return value
         tensor = sys.modules["torch"].from_numpy(array)
         return tensor.bfloat16() if self.is_bfloat16 else tensor
+
+    def _decompressed(self, data: bytes) -> NDArray[Any]:
+        if self.encoding is None or self._fixed_shape is None:
+            raise PydanticCustomError(
+                "array_encoding",
+                "an array without an encoding is declared, got {size} bytes, as of an image file",
+                {"size": len(data)},
+            )
+        try:
+            pixels = decode_pixels(data, self.encoding, self._fixed_shape)
+        except InvalidArgument as error:
+            raise PydanticCustomError("array_image", "{reason}", {"reason": error.message}) from None
+        return self._checked(pixels)
 
     def _checked(self, given: NDArray[Any]) -> NDArray[Any]:
         """An array of the declared type, or the error that names both types or both shapes."""

@@ -65,7 +65,7 @@ def media_type_of(data: bytes) -> str | None:
     return next((kind for kind, beginning in _BEGINNINGS.items() if beginning.match(data)), None)
 
 
-def check_encoding(encoding: str, dtype: str, shape: tuple[int, ...]) -> None:
+def check_encoding(encoding: str, dtype: str, shape: tuple[int | None, ...]) -> None:
     """Checks that an image file can hold arrays of this type and shape.
 
     Raises:
@@ -82,7 +82,7 @@ def check_encoding(encoding: str, dtype: str, shape: tuple[int, ...]) -> None:
     if encoding == "jpeg" and channels == 4:
         raise InvalidArgument("encoding='jpeg' has no fourth channel: use 'png' or 'webp', which keep all four")
     longest = _LONGEST[encoding]
-    if not all(0 < length <= longest for length in shape[:2]):
+    if not all(length is not None and 0 < length <= longest for length in shape[:2]):
         raise InvalidArgument(f"encoding={encoding!r} needs a height and width from 1 to {longest}, not {shape[:2]}")
     pillow()
 
@@ -251,10 +251,12 @@ def _written(image: Image, encoding: Encoding) -> bytes:
 def _opened(data: bytes, formats: tuple[str, ...]) -> Image:
     """An image of which only the header is read."""
     library = pillow()
+    # The warning is raised where a program turns warnings into errors.
+    bombs = (library.DecompressionBombError, library.DecompressionBombWarning)
     try:
         image: Image = library.open(io.BytesIO(data), formats=formats)
-    except (OSError, SyntaxError, ValueError, library.DecompressionBombError) as error:
-        what = error if isinstance(error, library.DecompressionBombError) else f"they begin with {data[:12]!r}"
+    except (OSError, SyntaxError, ValueError, *bombs) as error:
+        what = error if isinstance(error, bombs) else f"they begin with {data[:12]!r}"
         raise InvalidArgument(f"{len(data)} bytes are no readable image ({', '.join(formats)}): {what}") from None
     return image
 

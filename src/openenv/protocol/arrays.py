@@ -30,7 +30,21 @@ MAX_DIMENSIONS = 32
 
 
 class ArrayDeclaration:
-    """The base of `openenv.Array`, for code that must not load numpy."""
+    """The base of `openenv.Array`, for code that must not load numpy.
+
+    Attributes:
+        encoding: The image format in which msgpack has the array; None if it has the elements.
+    """
+
+    encoding: str | None = None
+
+    def compressed(self, value: Any) -> Any:
+        """The image file of an array, which has an `encoding`; any other value as it is.
+
+        Raises:
+            ValueError: The array has another type or shape than declared.
+        """
+        raise NotImplementedError
 
 
 def is_array(value: Any) -> bool:

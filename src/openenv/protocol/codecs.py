@@ -78,12 +78,14 @@ class Codec(ABC):
         language: Its name in messages for people.
         binary: Whether its frames are binary frames; otherwise they are text frames in UTF-8.
         list_bytes: A declared array (`openenv.arrays.Array`) of at most this many bytes is sent as nested lists.
+        compresses: Whether a declared array with an `encoding` is sent as an image file.
     """
 
     subprotocol: ClassVar[str]
     language: ClassVar[str]
     binary: ClassVar[bool]
     list_bytes: ClassVar[float] = math.inf
+    compresses: ClassVar[bool] = False
 
     @property
     def leaves(self) -> frozenset[type[Any]]:
@@ -317,6 +319,7 @@ class MsgpackCodec(Codec):
     language: ClassVar[str] = "msgpack"
     binary: ClassVar[bool] = True
     list_bytes: ClassVar[float] = -1
+    compresses: ClassVar[bool] = True
 
     @property
     def leaves(self) -> frozenset[type[Any]]:
@@ -382,7 +385,7 @@ class MsgpackCodec(Codec):
 
 @cache
 def _leaves_of(numpy: Any) -> frozenset[type[Any]]:
-    return SCALARS if numpy is None else SCALARS | {numpy.ndarray}
+    return SCALARS | {bytes} if numpy is None else SCALARS | {bytes, numpy.ndarray}
 
 
 def map_header(count: int) -> bytes:

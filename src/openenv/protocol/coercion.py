@@ -35,19 +35,25 @@ def coercer_of(declared: Any) -> Converter | None:
 
 
 @cache
-def lists_of(declared: Any, most: float) -> Converter | None:
-    """A function that replaces the arrays of a declared type by nested lists; None if the type has no `Array`.
+def forms_of(declared: Any, list_bytes: float, compresses: bool) -> Converter | None:
+    """A function that gives the arrays of a declared type the form that a codec sends; None if none changes.
 
     Args:
         declared: The type.
-        most: Most bytes of an array that is replaced.
+        list_bytes: Most bytes of an array that becomes nested lists (`Codec.list_bytes`).
+        compresses: Whether an array with an `encoding` becomes an image file (`Codec.compresses`).
     """
 
     def listed(value: Any) -> Any:
-        return list_of(value) if is_array(value) and value.nbytes <= most else value
+        return list_of(value) if is_array(value) and value.nbytes <= list_bytes else value
 
     def leaf(annotation: Any) -> Converter | EllipsisType | None:
-        return listed if array_of(annotation) is not None else ...
+        array = array_of(annotation)
+        if array is None:
+            return ...
+        if compresses and array.encoding is not None:
+            return array.compressed
+        return listed if list_bytes >= 0 else None
 
     return _converter(declared, leaf, {})
 

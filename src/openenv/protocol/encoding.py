@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 
 from ..errors import StepFailed
 from .codecs import Body, Codec, is_plain
-from .coercion import lists_of
+from .coercion import forms_of
 from .errors import raise_unsendable
 from .values import (
     SCALARS,
@@ -236,17 +236,20 @@ def plan_of(cls: type[Any]) -> ObservationPlan | None:
             if name not in {"reward", "done"} and not is_tight(field.annotation)
         ),
         has_terminated=terminated is not None and terminated.annotation is bool,
-        has_arrays=lists_of(cls, math.inf) is not None,
+        has_arrays=forms_of(cls, math.inf, False) is not None,
     )
 
 
-def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | None = None) -> Body:
+def encode_outcome(
+    observation: Any, codec: Codec, notes: Mapping[str, Any] | None = None, declared: Any = None
+) -> Body:
     """The reply to reset and step.
 
     Args:
         observation: An `Observation`, a mapping or another object with the same fields, or an `EncodedOutcome`.
         codec: Encodes the reply.
         notes: Entries for the metadata beside the observation, not for the metadata inside it.
+        declared: The type of the observation, if that is a mapping: of an environment in a process.
 
     Raises:
         StepFailed: The reward is not a finite number, or a field cannot be encoded; the message names it.
@@ -257,7 +260,7 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
         fields = plan.fields(observation) if plan is not None else None
         if plan is not None and fields is not None:
             if plan.has_arrays:
-                fields = _listed(fields, kind, codec)
+                fields = _formed(fields, kind, codec)
             plain, has_terminated = plan.is_plain(fields, codec.leaves), plan.has_terminated
         elif isinstance(observation, EncodedOutcome):
             return observation.body(codec)
@@ -265,7 +268,7 @@ def encode_outcome(observation: Any, codec: Codec, notes: Mapping[str, Any] | No
             plain = False
             try:
                 fields, has_terminated = _read_fields(observation)
-                fields = _listed(fields, kind, codec)
+                fields = _formed(fields, declared if kind is dict else kind, codec)
             except UNWRITABLE as error:
                 raise StepFailed(_explain(observation, codec.encode, error)) from error
         reward = fields.pop("reward", None)
@@ -304,7 +307,7 @@ def encode_state_fields(state: Any, codec: Codec) -> Body:
     try:
         fields = mapping_of(state)
         if isinstance(state, BaseModel):
-            fields = _listed(_fields_of(state), type(state), codec)
+            fields = _formed(_fields_of(state), type(state), codec)
         return codec.body({"ok": True, "state": fields})
     except UNWRITABLE as error:
         raise StepFailed(_explain(state, codec.encode, error)) from error
@@ -312,12 +315,25 @@ def encode_state_fields(state: Any, codec: Codec) -> Body:
         raise_unsendable(state, error)
 
 
-def _listed(fields: dict[str, Any], cls: Any, codec: Codec) -> dict[str, Any]:
-    """The fields of an instance, with the declared arrays in the form that the codec sends."""
-    if codec.list_bytes < 0:
+def _formed(fields: dict[str, Any], declared: Any, codec: Codec) -> dict[str, Any]:
+    """The fields of a value of a declared type, with the declared arrays in the form that the codec sends.
+
+    Raises:
+        StepFailed: An array does not fit its declaration; the message names the field.
+    """
+    convert = forms_of(declared, codec.list_bytes, codec.compresses)
+    if convert is None:
         return fields
-    convert = lists_of(cls, codec.list_bytes)
-    return fields if convert is None else convert(fields)
+    try:
+        formed: dict[str, Any] = convert(fields)
+    except UNWRITABLE as error:
+        for name, content in fields.items():
+            try:
+                convert({name: content})
+            except UNWRITABLE as cause:
+                raise StepFailed(f"field {name!r} cannot be sent: {cause}") from error
+        raise
+    return formed
 
 
 def _read_fields(observation: Any) -> tuple[dict[str, Any], bool]:

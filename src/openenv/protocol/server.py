@@ -112,7 +112,7 @@ class ActionReader:
             return self._validator.validate_python(coerced)
         # As lists, arrays that do not fit their declaration would be refused with a fault for each element.
         if any(
-            is_array(fault["input"]) and fault["type"].startswith(("array_", "value_error"))
+            fault["type"].startswith("array_") or (is_array(fault["input"]) and fault["type"] == "value_error")
             for fault in error.errors(include_url=False)
         ):
             raise error
@@ -320,6 +320,7 @@ class ServerProtocolV2:
         max_batch: Most calls in one batch.
         batch_type: The type of the actions of a session that owns a batch of episodes; None if none can.
         struct: A struct for the actions of other sessions of a batch (`StructReader`); None for the action class.
+        observation_type: The declared type of the environment's observations.
 
     Attributes:
         action: Reads an action.
@@ -329,7 +330,16 @@ class ServerProtocolV2:
         reply, results: The frame of one reply, and of results of a batch (`Codec`).
     """
 
-    def __init__(self, action_type: Any, codec: Codec, max_batch: int, batch_type: Any = None, struct: Any = None):
+    def __init__(
+        self,
+        action_type: Any,
+        codec: Codec,
+        max_batch: int,
+        batch_type: Any = None,
+        struct: Any = None,
+        observation_type: Any = None,
+    ):
+        self._observation_type = observation_type
         self._write_with(codec)
         self.action: Callable[[Any], Any] = ActionReader(action_type, codec)
         if struct is not None:
@@ -346,7 +356,7 @@ class ServerProtocolV2:
 
     def _write_with(self, codec: Codec) -> None:
         self.codec = codec
-        self.observation: Callable[..., Body] = partial(encode_outcome, codec=codec)
+        self.observation: Callable[..., Body] = partial(encode_outcome, codec=codec, declared=self._observation_type)
         self.state: Callable[[Any], Body] = partial(encode_state_fields, codec=codec)
         self.reply, self.results = codec.reply, codec.results
 

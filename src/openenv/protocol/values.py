@@ -153,7 +153,7 @@ def is_tight(annotation: Any) -> bool:
 def _is_constraint(fact: Any) -> bool:
     """Whether metadata in an annotation only restricts values. Other metadata may contain a serializer.
 
-    That of an `Array` is for JSON; encoders have their own (`encoding.lists_of`).
+    That of an `Array` is for JSON; encoders have their own (`coercion.forms_of`).
     """
     if isinstance(fact, FieldInfo):  # the metadata of a member of a union, as in `Observation.reward`
         return all(map(_is_constraint, fact.metadata))

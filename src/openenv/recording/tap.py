@@ -23,7 +23,7 @@ from ..protocol import values
 from ..protocol.arrays import write_array
 from ..protocol.client import check_outcome
 from ..protocol.codecs import Body, JsonCodec, is_plain
-from ..protocol.coercion import lists_of
+from ..protocol.coercion import forms_of
 from ..protocol.encoding import encode_outcome
 from ..telemetry.logs import warn_once
 from .storage import LARGE_BYTES, Blob, npy_of
@@ -72,7 +72,7 @@ class RecordCodec(JsonCodec):
             if loose is None:
                 return self._write(value, plain)
             fields = value.__dict__
-            convert = lists_of(cls, self.list_bytes)
+            convert = forms_of(cls, self.list_bytes, self.compresses)
             if convert is not None:
                 fields = convert(fields)
             plain = True

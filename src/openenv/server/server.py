@@ -295,7 +295,12 @@ class EnvironmentServer:
                 # Records need the action's class.
                 batch_type, struct = self.batch.action_type, None if self.recorder else self.batch.action_struct
             protocol = ServerProtocolV2(
-                self.action_type, codec_of(subprotocol), self.settings.max_batch, batch_type, struct
+                self.action_type,
+                codec_of(subprotocol),
+                self.settings.max_batch,
+                batch_type,
+                struct,
+                self.observation_cls,
             )
             self._protocols[subprotocol] = protocol
         connection = V2Connection(self, protocol, channel, principal)

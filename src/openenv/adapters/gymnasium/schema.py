@@ -12,6 +12,7 @@ from gymnasium import Space, spaces
 
 from ...arrays import KEYWORD as ARRAY_KEYWORD
 from ...errors import UnmappableSpace, UsageError
+from ...images import decode_pixels
 from .codec import codec_of
 from .description import KEYWORD, NUMBERS, rebuild
 
@@ -330,7 +331,12 @@ def _declared_array(schema: Schema) -> MappedSpace | None:
         low = np.array([part.get("minimum", limits[0]) for part in each], dtype)
         high = np.array([part.get("maximum", limits[1]) for part in each], dtype)
     box = spaces.Box(np.broadcast_to(low, shape).copy(), np.broadcast_to(high, shape).copy(), shape, dtype.type)
-    return MappedSpace(box, listed, lambda value: numbers(value, dtype, shape), plain=True)
+    encoding: Any = facts.get("encoding")
+
+    def decode(value: Any) -> Any:
+        return numbers(decode_pixels(value, encoding, shape) if isinstance(value, bytes) else value, dtype, shape)
+
+    return MappedSpace(box, listed, decode, plain=encoding is None)
 
 
 def _alternatives(schema: Schema) -> list[Any] | None:

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
 from ... import errors
 from ..._introspection import unwrap_partial
-from ...protocol.codecs import codec_of
+from ...protocol.codecs import MsgpackCodec
 from ...protocol.encoding import encode_outcome, encode_state_fields
 from ..executor import PASSED_ERRORS, RemoteError, error_text, source_of
 from .sandbox import ProcessLimits
@@ -126,7 +126,15 @@ def _name(made_by: Any) -> str:
 
 HEAD = struct.Struct("<I")
 _MOST_TEXT = 16 * 1024
-_codec = codec_of("openenv.v2.msgpack")
+
+
+class PipeCodec(MsgpackCodec):
+    """The codec of replies. The server compresses arrays for its clients, of which some take lists."""
+
+    compresses: ClassVar[bool] = False
+
+
+_codec = PipeCodec()
 
 
 class Verb(IntEnum):
