@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..errors import StepFailed
 from ..protocol.codecs import Body, Codec, codec_of, map_header
 from ..protocol.encoding import EncodedOutcome
+from ..protocol.shared_arrays import MIN_SHARED_BYTES
 from .columns import FACTS, BatchSpec, copied_columns
 
 _BINARY = codec_of("openenv.v2.msgpack")
@@ -72,12 +73,11 @@ class BatchOutcome(EncodedOutcome):
 
     def episode_body(self, codec: Codec, index: int) -> Body:
         """The reply to the client of one episode."""
-        if codec is not _BINARY or self.infos:
+        layout = None if self.infos or not codec.binary else _layout_of(self)
+        # Another binary codec has a better place for large arrays.
+        if layout is None or (codec is not _BINARY and layout.size >= MIN_SHARED_BYTES):
             return self._slow_body(codec, index)
         if self._rows is None:
-            layout = _layout_of(self)
-            if layout is None:
-                return self._slow_body(codec, index)
             self._rows = layout.encode(self), layout.size
         data, size = self._rows
         return Body(6, data[index * size : index * size + size])
