@@ -300,7 +300,7 @@ def _struct_of(cls: type[BaseModel]) -> type[Struct] | None:
     """A struct that reads no action that the class refuses; None if a field is not a plain number or string."""
     fields: list[tuple[str, Any, Any]] = []
     for name, field in cls.model_fields.items():
-        bounds = {}
+        bounds: dict[str, Any] = {}
         for fact in field.metadata:
             if not isinstance(fact, (Ge, Gt, Le, Lt)):
                 return None
