@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from openenv import create_app
 from openenv.errors import LaunchFailed, NotReady, ProviderBusy, ProviderFailed, UsageError
 from openenv.providers.readiness import until_ready
 
 from ..asynchronous import until
+from ..batched.environments import Counters
 from ..client.environments import ThreadCounter, app_of
 from ..client.peers import Peer, Place, observation, serving
 from ..server.wires import served
@@ -104,6 +106,14 @@ async def test_a_server_of_ours() -> None:
         for _ in range(3):
             await until_ready(f"http://{address}/", 5.0)
         await until(lambda: app.state.openenv.active_sessions == 0)
+
+
+async def test_a_batch_that_one_client_must_own() -> None:
+    class Together(Counters):
+        autoreset = "next_step"
+
+    with served(create_app(Together)) as address:
+        await until_ready(f"http://{address}", 5.0)
 
 
 async def test_one_whose_environment_cannot_be_made_yet() -> None:

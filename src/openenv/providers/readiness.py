@@ -32,6 +32,8 @@ ATTEMPT_S = 10.0
 # Errors of a server that works. The caller will see them later: reset needs arguments, the scope of the key is too
 # small.
 _ANSWERS = {"EXECUTION_ERROR", "VALIDATION_ERROR"}
+# The key may open no session; or a client must open the whole batch.
+_NOT_FOR_US = {"Forbidden", "UsageError"}
 # Every slot is taken: by other users or by calls that hang. `/ready` shows which.
 _FULL = "CAPACITY_REACHED"
 # Maximum of characters quoted from an answer, and of seconds to read it.
@@ -167,9 +169,10 @@ class _Probe:
             if answer.get("type") != "observation":
                 data = answer.get("data")
                 facts = data if isinstance(data, dict) else {}
-                if facts.get("error") == "Forbidden":
+                if facts.get("error") in _NOT_FOR_US:
                     await self._ask_health()
-                elif facts.get("code") == _FULL:
+                    return
+                if facts.get("code") == _FULL:
                     await self._ask_health("every session is taken")
                 elif facts.get("code") not in _ANSWERS:
                     raise _Unready(f"it answers reset with {facts.get('message', answer)!r:.500}")
