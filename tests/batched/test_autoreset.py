@@ -10,7 +10,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from openenv import BatchedEnvClient
-from openenv.errors import ResetRequired
+from openenv.errors import ResetRequired, StepFailed
 
 from .environments import Counters, FewPoles, app_of
 
@@ -88,3 +88,30 @@ async def test_infos_say_which_episodes_they_are_of():
         assert result.info["_final_info"].tolist() == [True, False, False, False]
         assert result.info["_begun"].tolist() == [True, False, False, False]
         assert "_final_obs" not in (await env.step({"by": np.array([1, 1, 1, 1])})).info
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+async def test_an_episode_that_is_over_never_steps_even_if_a_start_has_failed(mode):
+    class Failing(Counters):
+        full = False
+
+        def reset(self, *args: Any, **kwargs: Any) -> Any:
+            if self.full:
+                raise OSError("disk full")
+            return super().reset(*args, **kwargs)
+
+    async with BatchedEnvClient(app=app_of(Failing), autoreset=mode) as env:
+        await env.reset(seed=[4, 0, 0, 4])
+        if mode == "next_step":
+            await env.step({"by": np.array([1, 0, 0, 0])})
+        Failing.full = True
+        with pytest.raises(StepFailed, match="disk full"):
+            await env.step({"by": np.array([0, 0, 0, 1])})
+        Failing.full = False
+        if mode == "same_step":
+            with pytest.raises(ResetRequired, match=r"episode 3 is over: reset it \(mask\)"):
+                await env.step({"by": np.ones(4, np.int64)})
+            await env.reset(mask=[False, False, False, True])
+        result = await env.step({"by": np.ones(4, np.int64)})
+        assert result.observation["total"].tolist() == ([0, 1, 1, 0] if mode == "next_step" else [0, 1, 1, 1])
+        assert result.reward.tolist() == ([0, 0.5, 0.5, 0] if mode == "next_step" else [2.5, 0.5, 0.5, 0.5])

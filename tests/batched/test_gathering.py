@@ -230,6 +230,27 @@ def test_a_session_that_waited_for_a_slot_begins_its_own_episode():
         talk.wire.close()
 
 
+class MadeAction(Action):
+    word: str = Field(default_factory=lambda: "made")
+
+
+class Words(BatchedEnvironment[MadeAction, CountObservation, State]):
+    num_envs = 2
+
+    def reset(self, seeds: Any, mask: Any) -> Any:
+        return {"total": np.zeros(2, np.int64), "word": ["", ""], "force": np.zeros((2, 2), np.float32)}, {}
+
+    def step(self, actions: Any, mask: Any) -> Any:
+        observations = {**self.reset(None, None)[0], "word": [str(word) for word in actions["word"]]}
+        return observations, np.zeros(2), np.zeros(2, np.bool_), np.zeros(2, np.bool_), {}
+
+
+async def test_a_field_that_is_left_out_has_the_default_that_its_class_makes():
+    async with GenericEnvClient(app=app_of(Words)) as env:
+        await env.reset()
+        assert (await env.step({})).observation["word"] == "made"
+
+
 def test_the_next_call_changes_no_list_of_a_result():
     class Logs(Counters):
         def _observations(self) -> dict[str, Any]:

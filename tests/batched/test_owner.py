@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from pydantic import Field
 
-from openenv import BatchedEnvClient, EnvClient, SyncBatchedEnvClient
+from openenv import Action, Array, BatchedEnvClient, BatchedEnvironment, EnvClient, State, SyncBatchedEnvClient
 from openenv.envs.echo.models import EchoAction, EchoObservation
 from openenv.envs.echo.server.echo_environment import EchoEnvironment
 from openenv.errors import (
@@ -24,7 +25,7 @@ from openenv.server import create_app
 from ..chaos.proxy import Proxy
 from ..server.talk import Talk
 from ..server.wires import WIRES, served
-from .environments import Counters, FewPoles, app_of
+from .environments import Counters, CountObservation, FewPoles, app_of
 
 
 async def test_a_step_of_all_episodes():
@@ -50,6 +51,42 @@ async def test_a_step_of_all_episodes():
         assert result.info["tripled"].tolist() == [6, -3, 3, 15]
         assert (await env.state())["step_count"] == 1
     assert Counters.calls == [[True] * 4]
+
+
+class WithDefaults(Action):
+    by: int
+    limit: int = 3
+    words: list[str] = Field(default_factory=lambda: ["made"])
+    text: str = Field(default_factory=lambda: "made")
+    force: Annotated[np.ndarray, Array("float32", (2,))] = Field(default_factory=lambda: np.ones(2, np.float32))
+
+
+class Defaults(BatchedEnvironment[WithDefaults, CountObservation, State]):
+    """Notes its actions."""
+
+    num_envs = 2
+    seen: list[Any] = []
+
+    def reset(self, seeds: Any, mask: Any) -> Any:
+        return {"total": np.zeros(2, np.int64), "word": ["", ""], "force": np.zeros((2, 2), np.float32)}, {}
+
+    def step(self, actions: Any, mask: Any) -> Any:
+        type(self).seen.append(actions)
+        return *self.reset(None, None)[:1], np.zeros(2), np.zeros(2, np.bool_), np.zeros(2, np.bool_), {}
+
+
+async def test_fields_that_are_left_out_have_their_defaults():
+    Defaults.seen = []
+    async with BatchedEnvClient(app=app_of(Defaults)) as env:
+        await env.reset()
+        await env.step({"by": np.array([1, 2])})
+    (seen,) = Defaults.seen
+    assert seen["by"].tolist() == [1, 2]
+    assert seen["limit"].tolist() == [3, 3]
+    assert seen["words"] == [["made"], ["made"]]
+    assert seen["text"] == ["made", "made"]
+    assert seen["force"].dtype == np.float32
+    assert seen["force"].tolist() == [[1, 1], [1, 1]]
 
 
 async def test_an_integer_seeds_all_episodes_and_others_arguments_arrive():

@@ -182,29 +182,36 @@ class OwnedBatch:
         """Executes one action of each episode.
 
         Raises:
-            ResetRequired: No reset came before; or an episode has ended, in the mode `"disabled"`.
+            ResetRequired: No reset came before; or an episode has ended, and the mode is `"disabled"`, or the start of
+                the next one has failed.
         """
         if self._started is not self._all:
             raise ResetRequired("no episode was started: reset before the first step")
         over, mode = self._over, self._autoreset
         ended = mode is not None and over.any()
-        if ended and mode == "disabled":
+        if ended and mode != "next_step":
             index = int(np.flatnonzero(over)[0])
-            raise ResetRequired(f"episode {index} is over: reset it (mask), or open the batch with another autoreset")
+            other = ", or open the batch with another autoreset" if mode == "disabled" else ""
+            raise ResetRequired(f"episode {index} is over: reset it (mask){other}")
+        actions = self._batch.spec.with_defaults(actions)
         outcome = self._batch.step(actions, ~over if ended else self._all)
-        if ended:  # the mode is next_step
+        if ended:
             assert outcome.rewards is not None
             outcome.rewards = np.where(over, 0.0, outcome.rewards)
             outcome.terminated, outcome.truncated = outcome.terminated & ~over, outcome.truncated & ~over
-            self._restart(outcome, over)
         if mode is not None:
-            self._over = outcome.terminated | outcome.truncated
-            if mode == "same_step" and self._over.any():
-                over, self._over = self._over, np.zeros(self._count, np.bool_)
-                final, infos = self._restart(outcome, over, keep=True)
-                outcome.infos = {**outcome.infos, "final_obs": final, "_final_obs": over}
+            # Before episodes are started: if that fails, those that are over must not step.
+            now_over = outcome.terminated | outcome.truncated
+            self._over = now_over | over
+            if ended:
+                self._restart(outcome, over)
+                self._over = now_over
+            if mode == "same_step" and now_over.any():
+                final, infos = self._restart(outcome, now_over, keep=True)
+                self._over = np.zeros(self._count, np.bool_)
+                outcome.infos = {**outcome.infos, "final_obs": final, "_final_obs": now_over}
                 if infos:
-                    outcome.infos |= {"final_info": infos, "_final_info": over}
+                    outcome.infos |= {"final_info": infos, "_final_info": now_over}
         self._steps += 1
         return outcome
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, NamedTuple, NotRequired, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -180,6 +181,11 @@ class BatchSpec:
         self.name, self.num_envs, self.autoreset, self.owned_only = name, num_envs, autoreset, owned_only
         self.actions = self._fields(action_cls, frozenset({"metadata"}))
         self.observations = self._fields(observation_cls, _APART)
+        self._defaults = {
+            field.name: partial(action_cls.model_fields[field.name].get_default, call_default_factory=True)
+            for field in self.actions
+            if not field.required and field.parts is None
+        }
         self.action_type: Any = _columns_type(f"{action_cls.__name__}Columns", self.actions)
         self.action_struct = _struct_of(action_cls)
         self.layouts: dict[tuple[str, ...], Any] = {}
@@ -227,6 +233,19 @@ class BatchSpec:
             for name, field in cls.model_fields.items()
             if name not in apart
         )
+
+    def with_defaults(self, actions: dict[str, Any]) -> dict[str, Any]:
+        """The columns of actions, with the default values of fields that they leave out."""
+        if len(actions) == len(self.actions):
+            return actions
+        everywhere = list(range(self.num_envs))
+        return {
+            field.name: actions[field.name]
+            if field.name in actions
+            else field.filled(everywhere, [self._defaults[field.name]() for _ in everywhere])
+            for field in self.actions
+            if field.name in actions or field.name in self._defaults
+        }
 
     def observation_columns(self, observations: Any, method: str) -> dict[str, Any]:
         """The observations that a method has returned, checked.
@@ -307,7 +326,7 @@ def _struct_of(cls: type[BaseModel]) -> type[Struct] | None:
             bounds |= asdict(fact)
         if name == "metadata":
             continue
-        if field.annotation not in _PLAIN or field.alias or field.validation_alias:
+        if field.annotation not in _PLAIN or field.alias or field.validation_alias or field.default_factory:
             return None
         if bounds and field.annotation is not int:  # a struct takes NaN for a number within bounds
             return None
