@@ -290,7 +290,8 @@ def _parts_of(annotation: Any) -> dict[str, Any] | None:
 
 def _field_of(name: str, field: FieldInfo, num_envs: int, nested: bool) -> BatchField:
     required, source = field.is_required(), field.annotation
-    kinds = _parts_of(source) if nested else None
+    # What restricts a whole value cannot be checked on the columns of its parts.
+    kinds = _parts_of(source) if nested and not field.metadata else None
     if kinds is not None:
         parts = tuple(
             _field_of(part, FieldInfo.from_annotation(kind), num_envs, nested) for part, kind in kinds.items()
