@@ -22,7 +22,9 @@ from openenv.errors import (
 )
 from openenv.server import create_app
 
+from ..asynchronous import until
 from ..chaos.proxy import Proxy
+from ..recording.lines import lines_in
 from ..server.talk import Talk
 from ..server.wires import WIRES, served
 from .environments import Counters, CountObservation, FewPoles, app_of
@@ -295,3 +297,26 @@ def test_a_cut_connection_leaves_no_trace(hurry):
             cut = trajectory(env, 60, lambda number: number % 4 == 0 and proxy.doom(1200))
         assert proxy.accepted > 5
         assert cut == uncut
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+async def test_records_are_those_of_single_episodes(mode, tmp_path):
+    app = app_of(Counters, record=str(tmp_path / "records"))
+    async with BatchedEnvClient(app=app, autoreset=mode) as env:
+        await env.reset(seed=[4, 0, 0, 0])
+        for _ in range(2):
+            await env.step({"by": np.ones(4, np.int64), "word": list("abcd")})
+    await until(lambda: app.state.openenv.active_sessions == 0)
+    app.state.openenv.recorder.close()
+    lines = lines_in(tmp_path / "records")
+    assert all(line["error"] is None for line in lines)
+    first = [line for line in lines if line["session_id"].endswith(".0")]
+    told = [(line["step"], line["observation"]["total"], line["reward"], line["done"]) for line in first]
+    if mode == "next_step":
+        assert told == [(0, 4, None, False), (1, 5, 2.5, True), (0, 0, None, False)]
+    else:
+        assert told == [(0, 4, None, False), (1, 5, 2.5, True), (0, 0, None, False), (1, 1, 0.5, False)]
+    assert first[0]["seed"] == 4
+    assert first[1]["action"] == {"by": 1, "word": "a"}
+    second = [line for line in lines if line["session_id"].endswith(".1")]
+    assert [(line["step"], line["observation"]["total"]) for line in second] == [(0, 0), (1, 1), (2, 2)]

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..batched import Autoreset
 from ..errors import Draining, SessionLost, UsageError
 from ..recording import DeferredRecords, TapFactory
 from ..telemetry.metrics import METER, Gauge, Meter, Phase
@@ -202,6 +203,20 @@ class SessionManager:
         session = Session(session_id, self, opened, on_lost, tap)
         session.holder, session.peer = holder, peer
         return session
+
+    def own_batch(self, session: Session, autoreset: Autoreset) -> None:
+        """Makes a new session the owner of a whole batch. Its records are those of as many sessions as episodes.
+
+        Args:
+            session: The session, before it is opened.
+            autoreset: When an episode that has ended is followed by the next one.
+        """
+        from .batch_tap import batch_tap_of  # noqa: PLC0415 - only batches need numpy
+
+        assert self.maker.batch is not None
+        session.owned_batch = autoreset
+        if self.tap_factory is not None:
+            session.record_with(batch_tap_of(session.id, self.tap_factory, self.maker.batch, autoreset))
 
     def find(self, session_id: str) -> Session | None:
         """The session with that id, if it holds a slot or waits for one."""

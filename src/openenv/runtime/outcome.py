@@ -56,6 +56,11 @@ class BatchOutcome(EncodedOutcome):
         self.terminated, self.truncated = self.terminated.copy(), self.truncated.copy()
         self.rewards = None if self.rewards is None else self.rewards.copy()
 
+    def replaced_by_first(self) -> BatchOutcome:
+        """The same observations as the result of a reset."""
+        none = np.zeros(self.spec.num_envs, np.bool_)
+        return BatchOutcome(self.spec, self.observations, None, none, none, self.infos, self.started)
+
     def body(self, codec: Codec) -> Body:
         """The reply to the client that owns the batch."""
         rewards = np.zeros(self.spec.num_envs) if self.rewards is None else self.rewards

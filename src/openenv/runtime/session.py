@@ -405,6 +405,10 @@ class Session:
 
         executor.start(factory, made)
 
+    def record_with(self, tap: Any) -> None:
+        """Replaces its tap before it is opened. `tap`: a `Tap`, or an object with its methods; None: no records."""
+        self._tap = tap
+
     def ungate(self) -> None:
         """Its calls do not count for `max_executing`: they wait for one another, and are executed together."""
         self._gate = None

@@ -341,7 +341,9 @@ class SessionTable:
             opened = self.trail.opening(lambda: v2_session.session.id, name_of(asker), opened)
         name = message.new if isinstance(message, messages.ForkOp) else message.session
         v2_session.session = session = self.manager.create(opened, v2_session.lost, name)
-        session.user, session.owned_batch = v2_session, owned_batch
+        session.user = v2_session
+        if owned_batch is not None:
+            self.manager.own_batch(session, owned_batch)
         if origin is not None:
             v2_session.forked_from, session.origin = origin.source.id, origin
         session.holder = self.principal.holder
