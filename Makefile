@@ -10,7 +10,7 @@ PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 # this variable is set, as in images for containers, every process of every test would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-peer bench-recording replay-bundled plots chaos soak clean
+.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-batched bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -98,10 +98,13 @@ bench-scale: install ## Up to 16,384 sessions at once; writes out/scale
 	@$(BIN)/openenv bench scale --serve benchmark --workers 2 --requests-grid 2048,4096,16384 --output-dir out/scale
 
 bench-cartpole: install ## CartPole-v1 by 256, next to Gymnasium's own vector environments
-	@$(BIN)/python scripts/bench_cartpole.py
+	@$(BIN)/openenv bench frames --env CartPole-v1 --envs 256
 
 bench-frames: install ## Images of 84x84x4 by 16, next to Gymnasium's own vector environments and a bare socket
 	@$(BIN)/openenv bench frames
+
+bench-batched: install ## CartPole by 256 in one environment, as sessions, in process, and behind a bare socket
+	@$(BIN)/openenv bench batched
 
 bench-peer: install .venv-peer/.installed ## The same environment under the released peer and here, in turns
 	@$(BIN)/python scripts/bench_peer.py

@@ -23,6 +23,8 @@ from openenv.bench.served import EmptyListener, ServedProcess, serve_floor
 
 ROOT = Path(__file__).parents[1]
 MAX_MESSAGE_BYTES = 1 << 30
+# The mode of a world of `worlds`.
+BATCHED = "batched"
 
 
 class BatchBytes:
@@ -77,10 +79,10 @@ class BareServers:
     """Processes with a share of the environments each, for a `with` block.
 
     Args:
-        env_id: Name of the environment in Gymnasium's registry.
+        env_id: Name of the environment in Gymnasium's registry, or of a world.
         num_envs: Number of all environments.
         workers: Number of processes.
-        mode: Vectorization mode of `gymnasium.make_vec`.
+        mode: Vectorization mode of `gymnasium.make_vec`, or `BATCHED` for a world.
         kwargs: Arguments of the environment, as JSON.
     """
 
@@ -185,8 +187,14 @@ class _Receiver(WSListener):
 
 def main(env_id: str, mode: str, kwargs: str, num_envs: str) -> None:
     """Serves environments until SIGTERM."""
-    vector = {"copy": False} if mode == "sync" else {}
-    envs = gymnasium.make_vec(env_id, int(num_envs), mode, vector_kwargs=vector, **json.loads(kwargs))
+    envs: Any
+    if mode == BATCHED:
+        from .worlds import WORLDS, LocalBatch  # noqa: PLC0415 - servers of other environments do without
+
+        envs = LocalBatch(WORLDS[env_id], int(num_envs))
+    else:
+        vector = {"copy": False} if mode == "sync" else {}
+        envs = gymnasium.make_vec(env_id, int(num_envs), mode, vector_kwargs=vector, **json.loads(kwargs))
     run_loop(serve_floor(partial(SteppingListener, envs)))
 
 

@@ -6,13 +6,13 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from openenv.cli.display import Display
 
     from .sandbox import JobBatch, JobSummary, MemoryWorkload, SandboxJob
+    from .turns import TurnRate
 
 
 @click.command(short_help="Compare two measurements.")
@@ -129,13 +130,12 @@ def frames(
       openenv bench frames
       openenv bench frames --shape 480x640x3 --envs 4
       openenv bench frames --env ALE/Pong-v5
+      openenv bench frames --env CartPole-v1 --envs 256
     """
     shown = display_module()
-    from openenv.bench.result import turns_document
-
     from .frames import Frames, measure_frames
     from .tables import memory_line, turns_table
-    from .turns import TurnPlan, ratios
+    from .turns import TurnPlan
 
     sizes = tuple(options.numbers(shape, int, "--shape", "x"))
     if min(sizes) < 1:
@@ -145,15 +145,60 @@ def frames(
         found = measure_frames(what, display.say)
     if as_json:
         workload = {"env": env_id, "shape": None if env_id else sizes, "envs": envs, "workers": workers}
-        served = f"{env_id or 'images'}, {workers} worker(s)"
         memory = {**asdict(found.memory), "by_arrays": found.memory.by_arrays}
-        further = {"ratios": ratios(found.rates), "memory": memory}
-        systems = {name: [asdict(rate) for rate in rates] for name, rates in found.rates.items()}
-        print(json.dumps(turns_document("frames", workload, options.command_line(), served, systems, **further)))
+        print_turns("frames", workload, f"{env_id or 'images'}, {workers} worker(s)", found.rates, memory=memory)
         return
     console = shown.console()
     console.print(turns_table(found.rates, found.memory.arrays // envs))
     console.print(memory_line(found.memory), soft_wrap=True)
+
+
+@click.command(short_help="Many worlds in one environment, next to other ways to step them.")
+@click.option("--world", type=click.Choice(["cartpole", "pendulums"]), default="cartpole", show_default=True)
+@click.option("--envs", type=COUNT, help="Number of worlds.  [default: 256 of cartpole, 1024 of pendulums]")
+@click.option(
+    "--workers", type=COUNT, default=2, show_default=True, help="Worker processes of the ordinary sessions."
+)
+@turn_options
+def batched(world: str, envs: int | None, workers: int, rounds: int, duration: float, as_json: bool) -> None:
+    """Steps a BatchedEnvironment through the client that owns it, as RemoteVectorEnv, through a bare picows socket
+    and in process, in turns; and up to 1,024 CartPoles also as sessions that share the batch, as ordinary sessions,
+    and as SyncVectorEnv. A policy chooses the actions in the client. Pendulums are simulated by MuJoCo.
+
+    \b
+    Examples:
+      openenv bench batched
+      openenv bench batched --envs 4096
+      openenv bench batched --world pendulums
+    """
+    shown = display_module()
+    from .batched import Batched, measure_batched
+    from .tables import turns_table
+    from .turns import TurnPlan
+    from .worlds import WORLDS
+
+    count = envs or WORLDS[world].base.num_envs
+    what = Batched(world, workers, TurnPlan(count, rounds, duration))
+    with ended_in_order(), shown.Display() as display:
+        rates = measure_batched(what, display.say)
+    if as_json:
+        workload = {"world": world, "envs": count, "workers": workers}
+        print_turns("batched", workload, f"{count} worlds of {world}", rates)
+    else:
+        shown.console().print(turns_table(rates))
+
+
+def print_turns(
+    kind: str, workload: Mapping[str, Any], served_by: str, rates: Mapping[str, Sequence[TurnRate]], **further: Any
+) -> None:
+    """Prints the result of systems in turns as JSON."""
+    from openenv.bench.result import turns_document
+
+    from .turns import ratios
+
+    systems = {name: [asdict(rate) for rate in rounds] for name, rounds in rates.items()}
+    further = {"ratios": ratios(rates), **further}
+    print(json.dumps(turns_document(kind, workload, options.command_line(), served_by, systems, **further)))
 
 
 @click.command(short_help="Write the report and figures of `bench scale`.")

@@ -23,14 +23,18 @@ from openenv.bench.served import ServedTarget
 from openenv.errors import UsageError
 
 from .bare import ROOT, BareServers, BareVectorEnv
-from .image_envs import IMAGES, PLAYED
-from .turns import OPENENV, WARM_UP, Policy, TurnPlan, TurnRate, VectorSystem, measure_turns
+from .image_envs import IMAGES, target_of
+from .turns import BARE, OPENENV, SYNC, WARM_UP, Policy, TurnPlan, TurnRate, VectorSystem, measure_turns
 
 SPARE_SESSIONS = 8
 # Batches of actions, which are drawn before the measurement and repeated.
 BATCHES = 64
-ASYNC, SYNC, BARE, MEMCPY = "AsyncVectorEnv", "SyncVectorEnv", "bare socket", "memcpy"
+ASYNC, MEMCPY = "AsyncVectorEnv", "memcpy"
 _MODES = {ASYNC: "async", SYNC: "sync"}
+INSTALL = (
+    "If its package is missing, use .venv-trainers (`make test-trainers`), or install ale-py and "
+    "opencv-python-headless (ALE), minigrid (MiniGrid), mujoco and imageio (MuJoCo), gymnasium[box2d] (CarRacing)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Frames:
 
     Attributes:
         shape: Shape of an observation, if `env_id` is None.
-        env_id: A real environment; see `image_envs.usual`.
+        env_id: A real environment; see `image_envs.target_of`.
         workers: Processes of the server, and of the bare one.
         plan: How to measure.
     """
@@ -52,13 +56,13 @@ class Frames:
     @property
     def target(self) -> tuple[str, dict[str, Any]]:
         """Name and arguments of the environment in Gymnasium's registry."""
-        return (PLAYED, {"played": self.env_id}) if self.env_id else (IMAGES, {"shape": list(self.shape)})
+        return target_of(self.env_id) if self.env_id else (IMAGES, {"shape": list(self.shape)})
 
     @property
     def served(self) -> str:
         """The target of `openenv serve`."""
         env_id, kwargs = self.target
-        return f"gymnasium:{env_id}?{urlencode(kwargs)}"
+        return f"gymnasium:{env_id}" + (f"?{urlencode(kwargs)}" if kwargs else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,9 @@ class FrameMemory:
 
     Attributes:
         arrays: Size of one batch of observations.
-        server_base: The server, after one session.
+        server_base: The server, after a session in each worker.
         server: Growth of the server.
-        client: Growth of this process.
+        client: Growth of this process, without the spaces of the environments.
     """
 
     arrays: int
@@ -158,25 +162,27 @@ def measure_frames(frames: Frames, stage: Callable[[str], None] = lambda text: N
 def _made(env_id: str, count: int, name: str, kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
     try:
         return gymnasium.make_vec(env_id, count, _MODES[name], **kwargs)
-    except (gymnasium.error.Error, TypeError) as error:
-        raise UsageError(f"Gymnasium cannot make {kwargs.get('played', env_id)}: {error}") from error
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise UsageError(f"Gymnasium cannot make {kwargs.get('played', env_id)}: {error}. {INSTALL}") from error
 
 
 def _opened(server: ServedTarget, frames: Frames, policy: Policy) -> tuple[RemoteVectorEnv, FrameMemory]:
     """The environments after a few steps, and the memory that they take on both sides."""
-    workers = frames.workers
+    count, workers = frames.plan.num_envs, frames.workers
 
-    def stepped(count: int) -> RemoteVectorEnv:
-        envs = RemoteVectorEnv(server.url, count, connections=min(workers, count))
+    def made(count: int) -> RemoteVectorEnv:
+        return RemoteVectorEnv(server.url, count, connections=min(workers, count))
+
+    def play(envs: RemoteVectorEnv) -> None:
         envs.reset(seed=0)
         for _ in range(WARM_UP):
-            envs.step(policy(None)[:count])
-        return envs
+            envs.step(policy(None)[: envs.num_envs])
 
-    # What the first sessions allocate, and what they import, is not for the arrays.
-    stepped(min(workers, frames.plan.num_envs)).close()
+    # What the first sessions import and allocate, and the bounds of Gymnasium's spaces, are not counted.
+    with closing(made(min(workers, count))) as first:
+        play(first)
+    envs = made(count)
     base, own = server.resident_bytes(), resident_bytes([os.getpid()])
-    envs = stepped(frames.plan.num_envs)
+    play(envs)
     grown = server.resident_bytes() - base, resident_bytes([os.getpid()]) - own
-    size = envs.observation_space.sample().nbytes
-    return envs, FrameMemory(size, base, *grown)
+    return envs, FrameMemory(envs.observation_space.sample().nbytes, base, *grown)

@@ -14,19 +14,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from openenv.errors import UsageError
-
 IMAGES, PLAYED = (f"{__name__}:{name}-v0" for name in ("Images", "Played"))
 # Steps of an episode of images.
 EPISODE = 1000
 # Different images of an episode.
 IMAGES_EACH = 8
-# The module that registers an environment, by the start of its name. Gymnasium registers the others.
+# The module that registers environments, by the start of their names.
 PACKAGES = {"ALE/": "ale_py", "MiniGrid-": "minigrid"}
-INSTALL = (
-    "Use .venv-trainers (`make test-trainers`), or install its packages: ale-py and opencv-python-headless (ALE), "
-    "minigrid (MiniGrid), mujoco and imageio (MuJoCo), gymnasium[box2d] (CarRacing)"
-)
 
 
 class ImageEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
@@ -39,7 +33,7 @@ class ImageEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     execution = "inline"
 
     def __init__(self, shape: tuple[int, ...] = (84, 84, 4)):
-        self.observation_space = spaces.Box(0, 255, tuple(shape), np.uint8)
+        self.observation_space = _space(tuple(shape))
         self.action_space = spaces.Discrete(6)
         self._images = _images(tuple(shape))
         self._steps = 0
@@ -60,31 +54,31 @@ class ImageEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
 
 @cache
+def _space(shape: tuple[int, ...]) -> gymnasium.Space[Any]:
+    # All environments of a process share one: its bounds are as large as four images.
+    return spaces.Box(0, 255, shape, np.uint8)
+
+
+@cache
 def _images(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, (IMAGES_EACH, *shape), np.uint8)
 
 
-def usual(played: str) -> gymnasium.Env[Any, Any]:
-    """A real environment: ALE games in grey, 84x84, with 4 frames skipped and 4 stacked; MiniGrid as an image.
+def target_of(env_id: str) -> tuple[str, dict[str, Any]]:
+    """Name and arguments, in Gymnasium's registry, of a real environment with its usual preprocessing."""
+    return (PLAYED, {"played": env_id}) if env_id.startswith(tuple(PACKAGES)) else (env_id, {})
 
-    Raises:
-        UsageError: Its package is not installed; the message names it.
-    """
-    try:
-        for start, module in PACKAGES.items():
-            if played.startswith(start):
-                import_module(module)
-        if played.startswith("ALE/"):
-            raw = gymnasium.make(played, frameskip=1)
-            return gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.AtariPreprocessing(raw), 4)
-        env: gymnasium.Env[Any, Any] = gymnasium.make(played)
-        if played.startswith("MiniGrid-"):
-            wrappers = import_module("minigrid.wrappers")
-            return wrappers.ImgObsWrapper(wrappers.RGBImgPartialObsWrapper(env))  # type: ignore[no-any-return]
-    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        raise UsageError(f"{played} cannot be made: {error}. {INSTALL}") from error
+
+def preprocessed(played: str) -> gymnasium.Env[Any, Any]:
+    """An ALE game in grey, 84x84, with 4 frames skipped and 4 stacked; or MiniGrid as an image."""
+    import_module(next(module for start, module in PACKAGES.items() if played.startswith(start)))
+    if played.startswith("ALE/"):
+        game = gymnasium.wrappers.AtariPreprocessing(gymnasium.make(played, frameskip=1))
+        return gymnasium.wrappers.FrameStackObservation(game, 4)
+    wrappers = import_module("minigrid.wrappers")
+    env: gymnasium.Env[Any, Any] = wrappers.ImgObsWrapper(wrappers.RGBImgPartialObsWrapper(gymnasium.make(played)))
     return env
 
 
 gymnasium.register("Images-v0", f"{__name__}:ImageEnv", disable_env_checker=True)
-gymnasium.register("Played-v0", f"{__name__}:usual", disable_env_checker=True)
+gymnasium.register("Played-v0", f"{__name__}:preprocessed", disable_env_checker=True)

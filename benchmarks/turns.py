@@ -12,8 +12,8 @@ from openenv.bench.steps import Metered
 
 # Steps before each turn, for a system to be in the caches again.
 WARM_UP = 5
-# The system that the others are compared with.
-OPENENV = "openenv"
+# The system that the others are compared with, and others that several benchmarks have.
+OPENENV, SYNC, BARE = "openenv", "SyncVectorEnv", "bare socket"
 
 Policy = Callable[[Any], Any]
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -80,6 +81,13 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(arguments, messag
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, UsageError)
     assert message in result.exception.message
+
+
+def test_worlds_of_mujoco_need_mujoco(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    result = CliRunner().invoke(app, ["batched", "--world", "pendulums"])
+    assert isinstance(result.exception, UsageError)
+    assert "pip install mujoco" in result.exception.message
 
 
 def test_an_unknown_mode_is_refused():

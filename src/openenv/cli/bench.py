@@ -386,6 +386,7 @@ def _measured(
 
 # Commands that need a checkout, with their line in the overview: the command's own `short_help`.
 CHECKOUT_COMMANDS = {
+    "batched": "Many worlds in one environment, next to other ways to step them.",
     "compare": "Compare two measurements.",
     "demo": "Serve, drive and measure on this machine, in under a minute.",
     "frames": "Image observations, next to Gymnasium's vector environments.",
