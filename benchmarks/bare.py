@@ -164,6 +164,7 @@ class _Receiver(WSListener):
         self._share = share.layout
         self._targets = [array[begin:end] for array in batch.arrays]
         self._place = slice(begin, end)
+        self._answered: asyncio.Future[None] | None = None
 
     async def connect(self, url: str) -> None:
         address = url.replace("http", "ws", 1)
@@ -178,10 +179,11 @@ class _Receiver(WSListener):
         record = np.frombuffer(frame.get_payload_as_memoryview(), self._share)[0]
         for target, name in zip(self._targets, self._share.names or (), strict=True):
             target[...] = record[name]
-        self._answered.set_result(None)
+        if self._answered is not None:
+            self._answered.set_result(None)
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
-        if not self._answered.done():
+        if self._answered is not None and not self._answered.done():
             self._answered.set_exception(ConnectionError("the bare server closed the connection"))
 
 
