@@ -380,7 +380,7 @@ class ClientConnectionV2:
                 return  # another one would only add a heartbeat
             self.hello = fields
             self._memory_offer = offer_in(fields)
-            if self._memory_offer is not None and self._protocol.codec.binary:
+            if self._protocol.codec.binary:
                 self._protocol.codec = self._reader = SharedArrayReader()
             limit = self.limit("max_message_bytes")
             if limit is not None and limit < self._max_bytes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -168,8 +170,23 @@ def _size_of(dtype: Any, shape: Any) -> int:
     return int(prod(shape)) * size
 
 
-def copy_of(dtype: Any, shape: tuple[int, ...], size: int, data: bytes | memoryview) -> Any:
-    """A writable array of a known element type, as `read_array` returns it. Its elements have `size` bytes."""
+_copy = operator.methodcaller("copy")
+
+
+def copy_of(
+    dtype: Any,
+    shape: tuple[int, ...],
+    size: int,
+    data: bytes | memoryview,
+    copy: Callable[[Any], Any] = _copy,
+) -> Any:
+    """A writable array of a known element type, as `read_array` returns it.
+
+    Args:
+        dtype, shape, data: As for `read_array`.
+        size: The bytes that the shape needs.
+        copy: Copies the elements, which are a numpy array.
+    """
     if size != len(data):
         raise ValueError(f"an array whose shape needs {size} bytes has {len(data)}")
     if dtype == "bfloat16":  # numpy has no such type
@@ -182,7 +199,7 @@ def copy_of(dtype: Any, shape: tuple[int, ...], size: int, data: bytes | memoryv
         import numpy
     except ImportError:
         return {"dtype": dtype, "shape": list(shape), "data": bytes(data)}
-    return numpy.ndarray(shape, dtype, data).copy()
+    return copy(numpy.ndarray(shape, dtype, data))
 
 
 def array_parts(array: Any) -> tuple[bytes, Any]:
@@ -231,11 +248,11 @@ def _read_header(header: bytes) -> tuple[str, tuple[int, ...], int]:
     return dtype, shape, _size_of(dtype, shape)
 
 
-def unpack_array(packed: bytes | memoryview) -> Any:
-    """The array of header and elements. Raises `ValueError` as `read_array` does."""
+def unpack_array(packed: bytes | memoryview, copy: Callable[[Any], Any] = _copy) -> Any:
+    """The array of header and elements. Raises `ValueError` as `read_array` does. `copy`: as for `copy_of`."""
     view = memoryview(packed)
     dtype, shape, size, elements = unpack_header(view)
-    return copy_of(dtype, shape, size, view[elements:])
+    return copy_of(dtype, shape, size, view[elements:], copy)
 
 
 def unpack_header(packed: memoryview) -> tuple[str, tuple[int, ...], int, int]:

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 from msgspec.msgpack import Ext
 
-from .arrays import array_parts, copy_of, unpack_header
+from .arrays import array_parts, copy_of, unpack_array, unpack_header
 from .blocks import Block, BlockAllocator
-from .codecs import Body, MsgpackCodec, Result, read_extension, write_placing
+from .buffers import ReadBuffers
+from .codecs import ARRAY, Body, MsgpackCodec, Result, read_extension, write_placing
 
 # The extension type of an array in shared memory: its offset, then the header of an array.
 SHARED_ARRAY = 2
@@ -28,13 +29,15 @@ class _Copies:
         self.data = memoryview(b"")
         self.count = 0
         self.has_large = False
+        self._buffers = ReadBuffers()
 
     def read(self, code: int, packed: memoryview) -> Any:
         """The value of an extension type. Raises `ValueError` if it cannot be read, or is outside of the memory."""
         if code != SHARED_ARRAY:
-            if len(packed) >= MIN_SHARED_BYTES:
-                self.has_large = True
-            return read_extension(code, packed)
+            if code != ARRAY or len(packed) < MIN_SHARED_BYTES:
+                return read_extension(code, packed)
+            self.has_large = True
+            return unpack_array(packed, self._buffers.copy)
         if len(packed) < _OFFSET.size:
             raise ValueError("the place of an array in shared memory cannot be read")
         (start,) = _OFFSET.unpack_from(packed)
@@ -42,13 +45,13 @@ class _Copies:
         end = start + size
         if end > len(self.data):
             raise ValueError(f"an array from {start} to {end} is outside the {len(self.data)} bytes of shared memory")
-        array = copy_of(dtype, shape, size, self.data[start:end])
+        array = copy_of(dtype, shape, size, self.data[start:end], self._buffers.copy)
         self.count += 1
         return array
 
 
 class SharedArrayReader(MsgpackCodec):
-    """The codec of a client whose server offers shared memory: it also reads arrays there."""
+    """The codec of a client: it may have shared memory, and large arrays reuse the memory of earlier ones."""
 
     def __init__(self) -> None:
         self._copies = _Copies()
