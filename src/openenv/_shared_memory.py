@@ -12,7 +12,7 @@ from hashlib import sha256
 # The token's place. The rest begins where the lines of any processor's cache do.
 _HEAD_BYTES = 64
 _TOKEN_BYTES = 32
-# `fcntl` of Python 3.11 lacks it: nobody maps the memory for writing from now on.
+# `fcntl` of Python 3.11 lacks it: no process can map the memory for writing from now on.
 _F_SEAL_FUTURE_WRITE = 0x10
 _UNAVAILABLE = "this system has no memory files"
 

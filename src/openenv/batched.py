@@ -21,7 +21,7 @@ Autoreset = Literal["disabled", "next_step", "same_step"]
 AUTORESETS: tuple[Autoreset, ...] = get_args(Autoreset)
 
 Columns = Mapping[str, Any]
-"""A value of each episode by field: an array whose first axis is `num_envs`, or a list of `num_envs` values."""
+"""A value of each episode by field: an array of shape (num_envs, ...), or a list of `num_envs` values."""
 
 if TYPE_CHECKING:
     # Not an `Environment` for type checkers: `reset` and `step` of a batch return columns and no observation.

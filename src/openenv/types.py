@@ -82,7 +82,7 @@ Reward = Annotated[
 
 
 class _Message(BaseModel):  # noqa: PLW1641 - pydantic makes the hash of frozen models
-    """A model whose fields may be arrays. Two are equal if their arrays have equal shapes and elements."""
+    """A model of fields that may be arrays. Two are equal if their arrays have equal shapes and elements."""
 
     # NaN and infinity are sent as such: the JSON default, null, would mean a missing value.
     model_config = ConfigDict(

@@ -62,10 +62,10 @@ class EnvPoolBatch(BatchedEnvironment[GymnasiumAction, GymnasiumObservation, Gym
             arguments = {**self.arguments, "seed": [seed % 2**31 for seed in given]}
             self._pool = _pool(self.env_id, self.num_envs, arguments)
         observation, infos = self._pool.reset(_numbers(mask))
-        columns, told = self._columns(observation, infos, mask)
+        columns, info = self._columns(observation, infos, mask)
         if given and not together:
-            told["seedable"] = [None if seed is None else False for seed in seeds]
-        return columns, told
+            info["seedable"] = [None if seed is None else False for seed in seeds]
+        return columns, info
 
     def step(
         self, actions: Mapping[str, Any], mask: NDArray[np.bool_]
@@ -94,10 +94,10 @@ class EnvPoolBatch(BatchedEnvironment[GymnasiumAction, GymnasiumObservation, Gym
     def _columns(self, observation: Any, infos: Columns, mask: NDArray[np.bool_]) -> tuple[Columns, Columns]:
         """Observations and infos of all episodes, of which those in the mask are new."""
         self._observation = _spread(observation, mask, self._observation)
-        told = {
+        info = {
             name: _spread(column, mask, None) for name, column in infos.items() if name not in {"env_id", "players"}
         }
-        return {"observation": self.observation_codec.encode(self._observation)}, told
+        return {"observation": self.observation_codec.encode(self._observation)}, info
 
 
 def _numbers(mask: NDArray[np.bool_]) -> NDArray[np.int32]:

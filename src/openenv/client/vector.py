@@ -333,7 +333,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
     ) -> None:
         """Begins an episode in some environments; `recv` returns the results. It takes and raises what `reset` does.
 
-        With `strict`, `SeedIgnored` is the error of each result whose seed was ignored; its episode has begun.
+        With `strict`, `SeedIgnored` is the error of each result with an ignored seed; its episode has begun.
         """
         slots = self._pick(env_ids)
         arguments = _reset_arguments(slots, seeds, kwargs)

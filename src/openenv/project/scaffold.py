@@ -148,7 +148,7 @@ class Template(StrEnum):
     Attributes:
         summary: A short description.
         extra: The extra of openenv that it needs, if any.
-        package: A package that it needs besides openenv, if any.
+        package: A package that it needs in addition to openenv, if any.
     """
 
     summary: str

@@ -359,7 +359,7 @@ class MsgpackCodec(Codec):
             raise ValueError(f"cannot be written as msgpack: {error}") from error
 
     def _body(self, count: int, fields: Any, header: int) -> Body:
-        """The body of portable fields, whose map header has so many bytes. Raises exceptions of `UNWRITABLE`."""
+        """The body of portable fields, without the map header of `header` bytes. Raises `UNWRITABLE`."""
         return Body(count, _written(fields, header))
 
     def reply(self, id: int | None, body: Body) -> bytes:  # noqa: A002

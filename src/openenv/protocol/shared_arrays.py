@@ -23,7 +23,7 @@ _OFFSET = struct.Struct("<Q")
 
 
 class _Copies:
-    """Copies arrays out of shared memory. Not part of its codec, whose decoder would then be part of a cycle."""
+    """Copies arrays out of shared memory. Not part of its codec: the decoder would then be part of a cycle."""
 
     def __init__(self) -> None:
         self.data = memoryview(b"")
@@ -98,7 +98,7 @@ class _Places:
 
 
 class SharedArrayWriter(MsgpackCodec):
-    """The codec of a connection whose client has opened its shared memory: large arrays of replies go there.
+    """The codec of a connection with shared memory that its client has opened: large arrays of replies go there.
 
     An array that finds no place there travels in its frame, as to any other client. A place stays taken while a
     stored reply has it, and until the client has copied each array that was sent from it.

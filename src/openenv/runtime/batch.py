@@ -45,7 +45,7 @@ def checked_autoreset(spec: BatchSpec, wanted: Any) -> Any:
 
 
 class CheckedBatch:
-    """One instance of an environment, whose results are checked.
+    """One instance of an environment, with checked results.
 
     Args:
         spec: The fields.
@@ -182,8 +182,8 @@ class OwnedBatch:
         """Executes one action of each episode.
 
         Raises:
-            ResetRequired: No reset came before; or an episode has ended, and the mode is `"disabled"`, or the start of
-                the next one has failed.
+            ResetRequired: No reset came before; or an episode has ended, and the mode is `"disabled"` or the next one
+                could not be started.
         """
         if self._started is not self._all:
             raise ResetRequired("no episode was started: reset before the first step")

@@ -39,7 +39,7 @@ class BatchField(NamedTuple):
         required: Whether an action must have it.
         num_envs: The number of episodes.
         as_tensor: Makes a tensor of an array, for a field that holds tensors; else None.
-        parts: The parts of a field whose column is a dict of their columns; else None.
+        parts: The parts of a field, if its column is a dict of their columns; else None.
     """
 
     name: str
@@ -102,7 +102,7 @@ def list_column(value: Any, num_envs: int, what: str) -> Any:
 
 
 def copied_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns in new arrays and lists, whose values are not shared either."""
+    """The columns in new arrays and lists; values in lists are copied too."""
     return {
         name: copied_columns(column) if isinstance(column, Mapping) else _copied(column)
         for name, column in columns.items()
@@ -197,7 +197,7 @@ class BatchSpec:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What clients are told of the batch."""
+        """The facts about the batch in `hello`."""
         names = [field.name for field in self.actions]
         return {
             "num_envs": self.num_envs,

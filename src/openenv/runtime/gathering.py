@@ -263,7 +263,7 @@ class SharedBatch:
         self._executor.submit(run_gathered, calls, returned)
 
     def _columns(self, steps: list[SlotExecutor]) -> tuple[list[SlotExecutor], dict[str, Any]]:
-        """The columns of the actions, and their slots: a slot whose action does not fit gets the error."""
+        """The columns of the actions, and their slots: a slot gets the error if its action does not fit."""
         columns: dict[str, Any] = {}
         for field in self.spec.actions:
             values = [getattr(slot.argument, field.name) for slot in steps]

@@ -98,7 +98,7 @@ def reset_batch(environment: Any, arguments: dict[str, Any]) -> Any:
 
 
 def step_batch_with(environment: Any, argument: tuple[Any, dict[str, Any]]) -> Any:
-    """Like `executor.step`, for a batch, whose steps take no further arguments."""
+    """Like `executor.step`, for a batch: its steps take no further arguments."""
     return environment.step(argument[0])
 
 

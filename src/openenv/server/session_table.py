@@ -112,7 +112,7 @@ class SessionTable:
             v2_session.leave()
 
     def use_protocol(self, protocol: ServerProtocolV2) -> None:
-        """Writes replies with another codec, whose `fields` also reads the replies that are stored."""
+        """Writes replies with another codec. Its `fields` also reads the stored replies."""
         self.protocol = self.replies.protocol = protocol
         for v2_session in self.v2_sessions.values():
             v2_session.speak(protocol)
@@ -330,7 +330,7 @@ class SessionTable:
         Args:
             message: The request.
             asker: Where it comes from.
-            origin: The session whose state it begins with.
+            origin: The session that its first state is copied from.
             owned_batch: The autoreset mode in which it owns a batch; None for one episode.
         """
         if origin is not None:

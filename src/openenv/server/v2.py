@@ -309,7 +309,7 @@ class V2Connection:
             self._execute(message)
 
     def _execute(self, message: Any) -> None:
-        """Executes a request, whose id is in order."""
+        """Executes a request with an id in order."""
         number, kind, replies = message.id, type(message), self._replies
         self._table.life.heard_at = time.monotonic()
         if self._writer is not None and kind is not messages.RefusedOp:

@@ -362,7 +362,7 @@ class ConformanceHarness:
         """Its constants; opens a session to read them.
 
         Raises:
-            CheckSkip: It is a batch whose episodes step together, so it has no sessions of one episode.
+            CheckSkip: The episodes of this batch step together, so it has no sessions of one episode.
             OpenEnvError: The session did not open.
         """
         batch = self.server.batch

@@ -225,7 +225,7 @@ def gymnasium_batch(
     Args:
         env_id: A registered name, such as `CartPole-v1`, or `module:Name-v0` to import a module first.
         num_envs: Number of its episodes.
-        autoreset: The mode of an environment whose metadata has none: `next_step`, `same_step` or `disabled`.
+        autoreset: The mode, if the environment's metadata has none: `next_step`, `same_step` or `disabled`.
         kwargs: Passed to `gymnasium.make_vec`, and by it to the environment.
 
     Raises:

@@ -219,8 +219,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             options: As for `reset`.
 
         Raises:
-            UsageError: Some of the environments have calls whose results `recv` has not returned; or they are those
-                of an owned batch, which step together.
+            UsageError: Some of the environments have results that `recv` has not returned, or belong to an owned batch,
+                which steps as a whole.
         """
         self._refuse_owned()
         env_ids, seeds, arguments = self._reset_calls(seed, options)
@@ -239,8 +239,8 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             InvalidAction: An action is not in its space; nothing was sent.
             InvalidArgument: The numbers of actions and environments differ, or `env_id` is invalid.
             ResetRequired: Some of the environments have no running episode, and autoreset does not start one.
-            UsageError: Some of them have calls whose results `recv` has not returned; or they are those of an owned
-                batch, which step together.
+            UsageError: Some of them have results that `recv` has not returned, or belong to an owned batch, which
+                steps as a whole.
         """
         self._refuse_owned()
         env_ids = self._env_ids if env_id is None else self._numbers(env_id)
@@ -326,7 +326,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._idle = np.ones(self.num_envs, dtype=np.bool_)  # environments that need a reset
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
         self._resetting = np.zeros(self.num_envs, dtype=np.bool_)  # their last call starts an episode
-        self._sent = np.zeros(self.num_envs, dtype=np.bool_)  # have calls whose results `recv` has not returned
+        self._sent = np.zeros(self.num_envs, dtype=np.bool_)  # `recv` has a result for them
         self._arrived = {}  # these results, those that came first in front
 
     def _refuse_owned(self) -> None:
@@ -375,11 +375,11 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         return array
 
     def _refuse_sent(self, env_ids: Sequence[int] | NDArray[Any]) -> None:
-        """Raises `UsageError` if one of the environments has a call whose result was not returned."""
+        """Raises `UsageError` if one of the environments has a result that was not returned."""
         sent = self._sent[env_ids]
         if sent.any():
             numbers = np.asarray(env_ids)[sent].tolist()
-            raise UsageError(f"environments {numbers[:8]} have calls whose results were not returned: recv() first")
+            raise UsageError(f"environments {numbers[:8]} have results that were not returned: recv() first")
 
     def _note_resets(self, env_ids: NDArray[Any]) -> None:
         """Notes which of the calls that were made start an episode."""
