@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from openenv import Action, Array, Environment, Observation, State, _backoff
 from openenv.client import EnvClient, GenericEnvClient, memory, session, websocket
 from openenv.errors import InvalidAction, InvalidArgument, MessageTooLarge
+from openenv.protocol.arrays import pack_array, unpack_array
 from openenv.protocol.codecs import SUBPROTOCOLS, codec_of
 from openenv.recording import Recording
 from openenv.server import create_app
@@ -179,6 +180,52 @@ def test_an_integer_that_does_not_fit_is_refused(value: int) -> None:
         Move(force=[0, 0], cell=value)
 
 
+@pytest.mark.parametrize("given", [[1e300, 0.0], np.array([1e300, 0.0])])
+def test_a_number_that_the_elements_cannot_hold_is_refused_in_lists_and_arrays(given: Any) -> None:
+    class Unbounded(Action):
+        force: Annotated[np.ndarray, Array("float32", (2,))]
+
+    with pytest.raises(ValidationError, match="an element of float64 does not fit float32"):
+        Unbounded(force=given)
+
+
+def test_lists_without_elements_have_the_declared_dimensions() -> None:
+    class Points(Action):
+        points: Annotated[np.ndarray, Array("float32", (None, 2))]
+        grid: Annotated[np.ndarray, Array("float32", (2, None, 3))]
+
+    points = Points(points=[], grid=[[], []])
+    assert points.points.shape == (0, 2)
+    assert points.grid.shape == (2, 0, 3)
+
+
+class OnDevice:
+    """An array of another library: its element type is numpy's, and it shares its memory."""
+
+    def __init__(self, elements: Any):
+        self.elements = elements
+        self.dtype, self.shape, self.ndim = elements.dtype, elements.shape, elements.ndim
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.elements.__dlpack__()
+
+    def __dlpack_device__(self) -> Any:
+        return self.elements.__dlpack_device__()
+
+
+@pytest.mark.parametrize("name", ["openenv.v2.msgpack", "openenv.v2.json"])
+def test_arrays_of_other_libraries_are_sent_as_numpys(name: str) -> None:
+    codec, elements = codec_of(name), np.arange(3, dtype=np.float32)
+    for given in (elements, OnDevice(elements), OnDevice(elements)):  # numpy's first: its element type is known then
+        assert codec.decode(codec.encode({"a": given}))["a"].tolist() == [0, 1, 2]
+
+
+def test_bools_of_a_peer_are_true_or_false() -> None:
+    packed = bytearray(pack_array(np.array([True, False])))
+    packed[-2:] = b"\x07\x00"
+    assert unpack_array(bytes(packed)).view(np.uint8).tolist() == [1, 0]
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), ()])
 async def test_arrays_without_elements_and_without_dimensions_keep_their_shape(
     wire: str | None, shape: tuple[int, ...]
@@ -208,7 +255,18 @@ async def test_arrays_without_elements_and_without_dimensions_keep_their_shape(
 
 @pytest.mark.parametrize(
     "arguments",
-    [("U3", (2,)), ("complex64", ()), ("O", ()), ("float32", (-1,)), ("float32", (2,), [0, 0, 0]), ("float128", ())],
+    [
+        ("U3", (2,)),
+        ("complex64", ()),
+        ("O", ()),
+        ("float32", (-1,)),
+        ("float32", (2,), [0, 0, 0]),
+        ("float128", ()),
+        ("nothing", ()),
+        ("uint8", (), -1),
+        ("uint8", (), 0, 256),
+        ("int32", (), 0.5),
+    ],
 )
 def test_a_declaration_that_cannot_be_sent_is_refused_where_it_is_written(arguments: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidArgument, match="Array"):

@@ -62,7 +62,10 @@ class Array(ArrayDeclaration):
     ):
         self.is_bfloat16 = dtype == "bfloat16"
         # Elements of bfloat16 are checked as float32, which has all of its values.
-        self.dtype: np.dtype[Any] = np.dtype("float32" if self.is_bfloat16 else dtype)
+        try:
+            self.dtype: np.dtype[Any] = np.dtype("float32" if self.is_bfloat16 else dtype)
+        except TypeError as error:
+            raise InvalidArgument(f"Array({dtype!r}): {error}") from error
         self.shape = tuple(shape)
         lengths = tuple(length for length in self.shape if length is not None)
         self._fixed_shape = lengths if len(lengths) == len(self.shape) else None
@@ -110,7 +113,11 @@ class Array(ArrayDeclaration):
     def _bound(self, bound: Any, name: str) -> NDArray[Any] | None:
         if bound is None:
             return None
-        array = np.asarray(bound, dtype=self.dtype)
+        given = np.asarray(bound)
+        with np.errstate(all="ignore"):
+            array = given.astype(self.dtype)
+        if self.dtype.kind != "f" and (array != given).any():
+            raise InvalidArgument(f"Array({name}={bound!r:.50}): a bound must be an element of {self.name}")
         if array.ndim and array.shape != self._fixed_shape:
             raise InvalidArgument(f"Array({name}=...) has shape {array.shape}: give a number, or shape {self.shape}")
         return array if self._fixed_shape is None else np.broadcast_to(array, self._fixed_shape)
@@ -121,9 +128,7 @@ class Array(ArrayDeclaration):
         elif is_array(value) or isinstance(value, np.generic):
             array = self._checked(np.asarray(value) if isinstance(value, np.generic) else to_numpy(value))
         else:
-            array = np.asarray(listed(value), dtype=self.dtype)
-            if self._fixed_shape is not None:  # nested lists cannot say what follows a length of 0
-                array = array.reshape(self._fixed_shape)
+            array = self._of_lists(listed(value))
         if not as_tensor:
             return array
         if self.is_bfloat16 and is_tensor(value) and array.dtype.kind == "f":
@@ -144,6 +149,30 @@ class Array(ArrayDeclaration):
             raise PydanticCustomError("array_image", "{reason}", {"reason": error.message}) from None
         return self._checked(pixels)
 
+    def _of_lists(self, value: Any) -> NDArray[Any]:
+        """The array of nested lists that `_listed_type` has taken."""
+        if self.dtype.kind == "f":
+            given = np.asarray(value, dtype=np.float64)
+            with np.errstate(over="ignore"):
+                array = given.astype(self.dtype, copy=False)
+            self._check_overflow(array, given)
+        else:
+            array = np.asarray(value, dtype=self.dtype)
+        if array.ndim < len(self.shape):  # nested lists cannot say what follows a length of 0
+            array = array.reshape((*array.shape, *(length or 0 for length in self.shape[array.ndim :])))
+        return array
+
+    def _check_overflow(self, array: NDArray[Any], given: NDArray[Any]) -> None:
+        if (np.isinf(array) & np.isfinite(given)).any():
+            raise self._misfit(given)
+
+    def _misfit(self, given: NDArray[Any]) -> PydanticCustomError:
+        return PydanticCustomError(
+            "array_value",
+            "an element of {given} does not fit {declared}",
+            {"declared": self.name, "given": given.dtype.name},
+        )
+
     def _checked(self, given: NDArray[Any]) -> NDArray[Any]:
         """An array of the declared type, or the error that names both types or both shapes."""
         declared = self.dtype
@@ -163,14 +192,10 @@ class Array(ArrayDeclaration):
             )
         with np.errstate(over="ignore"):
             array = given if given.dtype == declared else given.astype(declared)
-        changed = declared.kind in "iu" and array is not given and (array != given).any()
-        overflow = declared.kind == "f" and array is not given and (np.isinf(array) & np.isfinite(given)).any()
-        if changed or overflow:
-            raise PydanticCustomError(
-                "array_value",
-                "an element of {given} does not fit {declared}",
-                {"declared": self.name, "given": given.dtype.name},
-            )
+        if array is not given and declared.kind == "f":
+            self._check_overflow(array, given)
+        elif array is not given and (array != given).any():
+            raise self._misfit(given)
         if self.low is not None or self.high is not None:
             self._check_bounds(array)
         return array

@@ -94,6 +94,10 @@ async def test_fields_that_are_left_out_have_their_defaults():
 async def test_an_integer_seeds_all_episodes_and_others_arguments_arrive():
     async with BatchedEnvClient(app=app_of(Counters)) as env:
         assert (await env.reset(seed=7)).observation["total"].tolist() == [7, 8, 9, 10]
+        assert (await env.reset(seed=np.int64(7))).observation["total"].tolist() == [7, 8, 9, 10]
+        assert (await env.reset(seed=np.arange(4))).observation["total"].tolist() == [0, 1, 2, 3]
+        with pytest.raises(InvalidArgument, match=r"seed=1\.5.*an integer, or 4 of them"):
+            await env.reset(seed=1.5)  # type: ignore[arg-type]
         assert (await env.reset(start=-1)).observation["total"].tolist() == [-1] * 4
 
 

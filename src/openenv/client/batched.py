@@ -6,6 +6,7 @@ import importlib.util
 import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import TYPE_CHECKING, Any, cast
 
 from ..batched import Autoreset
@@ -189,10 +190,20 @@ class BatchedEnvClient(EnvClient[Any, Any, Any]):
         session = await self._open("reset", anew=True)
         arguments = dict(kwargs)
         if seed is not None:
-            arguments["seeds"] = list(range(seed, seed + self.num_envs)) if isinstance(seed, int) else list(seed)
+            arguments["seeds"] = self._seeds(seed)
         if mask is not None:
             arguments["mask"] = mask
         return self._result(await session.call("reset", arguments, self._message_timeout_s))
+
+    def _seeds(self, seed: Any) -> list[Any]:
+        try:
+            first = index(seed)
+        except TypeError:  # a seed for each episode
+            if not hasattr(seed, "__iter__"):
+                wanted = f"give an integer, or {self.num_envs} of them"
+                raise InvalidArgument(f"seed={seed!r:.50}: {wanted}") from None
+            return list(seed)
+        return list(range(first, first + self.num_envs))
 
     async def _step_batch(self, actions: Any, timeout_s: float | None) -> BatchResult:
         session = await self._open("step")

@@ -95,7 +95,8 @@ def plain_elements(array: Any) -> tuple[str, tuple[int, ...], Any]:
     Raises:
         TypeError: Its element type cannot be sent, it has too many dimensions, or it is not a plain array.
     """
-    if not (name := _names.get(getattr(array, "dtype", None))):
+    name = _names.get(getattr(array, "dtype", None))  # that of an array of another library may be numpy's
+    if not name or not isinstance(array, sys.modules["numpy"].ndarray):
         if is_tensor(array):
             here, torch = _dense(array), sys.modules["torch"]
             if here.dtype is torch.bfloat16:  # numpy has no such type
@@ -199,6 +200,8 @@ def copy_of(
         import numpy
     except ImportError:
         return {"dtype": dtype, "shape": list(shape), "data": bytes(data)}
+    if dtype == "|b1":  # a peer may send other bytes than 0 and 1
+        return numpy.ndarray(shape, "|u1", data).astype(numpy.bool_)
     return copy(numpy.ndarray(shape, dtype, data))
 
 
