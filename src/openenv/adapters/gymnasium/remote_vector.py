@@ -219,7 +219,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             options: As for `reset`.
 
         Raises:
-            UsageError: Some of the environments have results that `recv` has not returned, or belong to an owned batch,
+            UsageError: Some environments have results that `recv` has not returned, or belong to an owned batch,
                 which steps as a whole.
         """
         self._refuse_owned()
