@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from openenv import Action, Array, Environment, Observation, State, _backoff
-from openenv.client import EnvClient, GenericEnvClient, memory, session, websocket
+from openenv.client import EnvClient, GenericEnvClient, VectorEnvClient, memory, session, websocket
 from openenv.errors import InvalidAction, InvalidArgument, MessageTooLarge
 from openenv.protocol.arrays import pack_array, unpack_array
 from openenv.protocol.codecs import SUBPROTOCOLS, codec_of
@@ -256,6 +257,7 @@ async def test_arrays_without_elements_and_without_dimensions_keep_their_shape(
 @pytest.mark.parametrize(
     "arguments",
     [
+        ("float32", (), 2, 1),
         ("U3", (2,)),
         ("complex64", ()),
         ("O", ()),
@@ -354,3 +356,19 @@ async def test_a_connection_that_is_cut_in_the_middle_of_arrays_changes_none(
         proxy = stack.enter_context(Proxy(urlsplit(f"//{address}").port, 11))
         assert await played(proxy.url, proxy) == await played(f"http://{address}", None)
         assert proxy.accepted > 5
+
+
+async def test_an_action_that_its_owner_changes_after_send_is_executed_as_it_was() -> None:
+    with ExitStack() as stack:
+        address = stack.enter_context(served(app_of(), ws=FastPath))
+        proxy = stack.enter_context(Proxy(urlsplit(f"//{address}").port, 3))
+        async with VectorEnvClient(GenericEnvClient, proxy.url, 1) as envs:
+            await envs.reset()
+            proxy.freeze()
+            force = np.array([0.5, 0], np.float32)
+            await envs.send([{"force": force}])
+            force[:] = -1
+            await asyncio.to_thread(proxy.cut_all, 1, 0.1)  # before the server gets it
+            proxy.thaw()
+            ((_, result),) = await envs.recv()
+    assert result.reward == 0.5

@@ -63,7 +63,7 @@ class Array(ArrayDeclaration):
         self.is_bfloat16 = dtype == "bfloat16"
         # Elements of bfloat16 are checked as float32, which has all of its values.
         try:
-            self.dtype: np.dtype[Any] = np.dtype("float32" if self.is_bfloat16 else dtype)
+            self.dtype: np.dtype[Any] = np.dtype("float32" if self.is_bfloat16 else dtype).newbyteorder("=")
         except TypeError as error:
             raise InvalidArgument(f"Array({dtype!r}): {error}") from error
         self.shape = tuple(shape)
@@ -74,6 +74,8 @@ class Array(ArrayDeclaration):
         if not all(length is None or (type(length) is int and length >= 0) for length in self.shape):
             raise InvalidArgument(f"Array(shape={shape!r}): each length must be at least 0, or None for any length")
         self.low, self.high = self._bound(low, "low"), self._bound(high, "high")
+        if self.low is not None and self.high is not None and not (self.low <= self.high).all():
+            raise InvalidArgument("Array(low=..., high=...): a lower bound is above the upper one, so no value fits")
         self.encoding: Encoding | None = encoding
         if encoding is not None:
             check_encoding(encoding, self.name, self.shape)
@@ -133,7 +135,8 @@ class Array(ArrayDeclaration):
             return array
         if self.is_bfloat16 and is_tensor(value) and array.dtype.kind == "f":
             return value
-        tensor = sys.modules["torch"].from_numpy(array)
+        # torch refuses other orders of the axes and warns of memory that it must not change.
+        tensor = sys.modules["torch"].from_numpy(np.require(array, requirements=["C", "W"]))
         return tensor.bfloat16() if self.is_bfloat16 else tensor
 
     def _decompressed(self, data: bytes) -> NDArray[Any]:
@@ -176,6 +179,8 @@ class Array(ArrayDeclaration):
     def _checked(self, given: NDArray[Any]) -> NDArray[Any]:
         """An array of the declared type, or the error that names both types or both shapes."""
         declared = self.dtype
+        if hasattr(given, "mask"):
+            raise PydanticCustomError("array_mask", "an array with a mask cannot be sent: use filled()")
         if given.dtype != declared and not _same_kind(given.dtype, declared):
             raise PydanticCustomError(
                 "array_dtype",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from operator import index
@@ -23,6 +24,7 @@ from ..errors import (
     UsageError,
 )
 from ..protocol.client import check_outcome
+from ..protocol.values import SCALARS
 from ..types import ObsT, StepResult
 from .connection import CallKind, ClientConnectionV1, ClientConnectionV2, Dial, error_after_end
 from .env_client import EnvClient
@@ -348,7 +350,8 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
             env_ids: Which environments; None for all.
         """
         slots = self._pick(env_ids)
-        given = self._payloads(actions, slots)
+        # Copies: the caller may change an action before the result is here, and a lost connection repeats the call.
+        given = [_copied(action) for action in self._payloads(actions, slots)]
         await self.connect()
         self._state.step(slots, given, first_finished=True)
 
@@ -471,6 +474,10 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
             except SeedIgnored as ignored:
                 return ignored
         return outcome
+
+
+def _copied(action: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value if type(value) in SCALARS else deepcopy(value) for name, value in action.items()}
 
 
 def _reset_arguments(

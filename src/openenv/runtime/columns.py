@@ -333,6 +333,8 @@ def _struct_of(cls: type[BaseModel]) -> type[Struct] | None:
             return None
         kind: Any = Annotated[field.annotation, Meta(**bounds)] if bounds else field.annotation
         fields.append((name, kind, NODEFAULT if field.is_required() else field.get_default()))
+    if cls.__init__ is not BaseModel.__init__ or cls.model_post_init is not BaseModel.model_post_init:
+        return None
     if cls.model_config.keys() - Action.model_config.keys() or cls.model_config.get("extra") != "forbid":
         return None
     return defstruct(cls.__name__, fields, forbid_unknown_fields=True, kw_only=True, gc=False)

@@ -194,6 +194,10 @@ class SharedBatch:
         """Whether a call of the slot waits for the others."""
         return slot in self.resets or slot in self.steps
 
+    def abandon(self) -> None:
+        """A call has not returned in time: no session enters before it does."""
+        self.stuck = self._busy or self._state is _InstanceState.STARTING
+
     def _look(self) -> None:
         """Begins what can run now, and otherwise the wait for more calls."""
         if self._looking:  # a call has ended before its `submit` returned: the loop below continues
@@ -213,7 +217,7 @@ class SharedBatch:
             operation, argument, done = self._others.popleft()
 
             def ended(result: Any, error: BaseException | None) -> None:
-                self._busy = False
+                self._busy = self.stuck = False
                 done(result, error)
                 self._look()
 
@@ -277,6 +281,7 @@ class SharedBatch:
 
     def _on_made(self, _: Any, error: BaseException | None) -> None:
         self._state = _InstanceState.MADE if error is None else _InstanceState.FAILED
+        self.stuck = False
         entering, self._entering = self._entering, []
         if error is not None:
             self._on_empty(self)
@@ -379,8 +384,7 @@ class SlotExecutor:
             self.end(None, asyncio.CancelledError())
 
     def abandon(self) -> None:
-        """Its call has not returned in time: no session enters its instance before it does."""
-        self._batch.stuck = self.done is not None
+        self._batch.abandon()
 
     def close(self, done: Done) -> None:
         self._batch.leave(self, done)
