@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -12,9 +13,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from openenv import _backoff
 from openenv.adapters.gymnasium import RemoteVectorEnv, gymnasium_app
+from openenv.client import session
 from openenv.errors import InvalidAction, InvalidArgument, ResetRequired, StepFailed, UsageError
 
+from ...chaos.proxy import Proxy
 from ...server.wires import served
 
 pytestmark = pytest.mark.real
@@ -74,26 +78,53 @@ def actions(*given: int) -> Any:
     return np.array(given, np.int64)
 
 
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_each_environment_plays_as_it_does_in_step(remote: Any, mode: str) -> None:
-    """The trajectory of an environment does not depend on the batches in which it comes."""
-    together, batched = remote(mode), remote(mode)
-    observations, _ = together.reset(seed=3)
-    wanted = [(observations, np.zeros(COUNT), np.zeros(COUNT, np.bool_))]
-    wanted += [together.step(actions(0, 1, 0, 1))[:3] for _ in range(11)]
-    trajectories: dict[int, list[Any]] = defaultdict(list)
-    batched.async_reset(seed=3)
-    while min(map(len, trajectories.values()), default=0) < len(wanted) or len(trajectories) < COUNT:
-        observations, rewards, terminated, truncated, infos = batched.recv()
+Trajectories = dict[int, list[Any]]
+
+
+def played(envs: RemoteVectorEnv, between: Callable[[int], object] = lambda number: None) -> Trajectories:
+    """The first 12 results of each environment, by `recv`.
+
+    Args:
+        envs: The environments.
+        between: Called before each batch, with its number.
+    """
+    found: Trajectories = {env_id: [] for env_id in range(COUNT)}
+    envs.async_reset(seed=3)
+    numbers = itertools.count()
+    while min(map(len, found.values())) < 12:
+        between(next(numbers))
+        observations, rewards, terminated, truncated, infos = envs.recv()
         env_ids = infos["env_id"]
         assert (observations.shape, env_ids.shape, env_ids.dtype) == ((BATCH, 2), (BATCH,), np.int32)
         assert not truncated.any()
         for row, env_id in enumerate(env_ids.tolist()):
-            trajectories[env_id].append((observations[row].tolist(), rewards[row], terminated[row]))
-        batched.send(np.array([0, 1, 0, 1])[env_ids], env_ids)
-    for env_id, trajectory in trajectories.items():
-        expected = [(seen[env_id].tolist(), reward[env_id], end[env_id]) for seen, reward, end in wanted]
-        assert trajectory[: len(expected)] == expected
+            found[env_id].append((observations[row].tolist(), rewards[row], terminated[row]))
+        envs.send(np.array([0, 1, 0, 1])[env_ids], env_ids)
+    return {env_id: trajectory[:12] for env_id, trajectory in found.items()}
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_each_environment_plays_as_it_does_in_step(remote: Any, mode: str) -> None:
+    """The trajectory of an environment does not depend on the batches in which it comes."""
+    together = remote(mode)
+    results = [(together.reset(seed=3)[0], np.zeros(COUNT), np.zeros(COUNT, np.bool_))]
+    results += [together.step(actions(0, 1, 0, 1))[:3] for _ in range(11)]
+    assert played(remote(mode)) == {
+        env_id: [(seen[env_id].tolist(), reward[env_id], end[env_id]) for seen, reward, end in results]
+        for env_id in range(COUNT)
+    }
+
+
+def test_a_cut_connection_leaves_no_trace(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (_backoff, session):  # connects again at once
+        monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.002)
+    with Proxy(int(address.rpartition(":")[2]), 3) as proxy:
+        urls = address, f"127.0.0.1:{proxy.port}"
+        uncut, cut = [RemoteVectorEnv(url, COUNT, batch_size=BATCH) for url in urls]
+        assert played(cut, lambda number: number % 3 == 0 and proxy.doom(600)) == played(uncut)
+        assert proxy.accepted > 3
+        for envs in (uncut, cut):
+            envs.close()
 
 
 def test_a_slow_environment_holds_no_other(remote: Any) -> None:
