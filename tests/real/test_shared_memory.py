@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from openenv import _backoff
+from openenv import BatchedEnvClient, _backoff
 from openenv.client import GenericEnvClient, VectorEnvClient, session, websocket
 from openenv.errors import OpenEnvError
 
@@ -187,3 +187,42 @@ sys.stdin.read()
             process.kill()
             process.communicate(timeout=LIMIT_S)
         eventually(lambda: maps(server.pid) == 0)
+
+
+BATCH = """
+import numpy as np
+from openenv import create_app
+from openenv.envs.cartpole import CartPoles
+
+
+class ManyPoles(CartPoles):
+    num_envs = 2048
+
+
+app = create_app(ManyPoles)
+"""
+
+
+async def trajectory(url, cut=lambda: None):
+    """The observations and rewards of a batch of episodes that one client owns, as bytes."""
+    results = []
+    async with BatchedEnvClient(url) as envs:
+        results.append(await envs.reset(seed=7))
+        for number in range(30):
+            cut()
+            actions = np.arange(envs.num_envs) * (number + 3) % 2
+            results.append(await envs.step(actions))
+    arrays = [(*result.observation.values(), result.reward, result.terminated) for result in results]
+    return [array.tobytes() for step in arrays for array in step if array is not None]
+
+
+async def test_a_batch_with_one_owner_is_bit_equal_in_memory_in_frames_and_when_it_is_cut(tmp_path, monkeypatch):
+    for module in (_backoff, session):
+        monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.005)
+    (tmp_path / "poles.py").write_text(BATCH)
+    with serving("poles:app", cwd=tmp_path, OPENENV_SHARED_MEMORY_MB="0") as server:
+        in_frames = await trajectory(server.url)
+    with serving("poles:app", cwd=tmp_path) as server, Proxy(urlsplit(server.url).port, 1) as proxy:
+        assert await trajectory(server.url) == in_frames
+        assert await trajectory(proxy.url, lambda: proxy.doom(60_000)) == in_frames
+        assert proxy.accepted > 3
