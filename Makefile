@@ -133,10 +133,9 @@ soak: install ## 2,000 sessions that come and go for 15 minutes
 	@.venv-peer/bin/pip install --quiet --quiet --disable-pip-version-check --no-compile --no-deps -r requirements-peer.txt
 	@touch $@
 
-.venv-trainers/.installed: requirements-trainers.txt scripts/install_pufferlib.py
+.venv-trainers/.installed: requirements-trainers.txt
 	@test -x .venv-trainers/bin/python || $(PYTHON) -m venv .venv-trainers
 	@.venv-trainers/bin/pip install --quiet --quiet --disable-pip-version-check --no-compile -r requirements-trainers.txt
-	@.venv-trainers/bin/python scripts/install_pufferlib.py
 	@.venv-trainers/bin/pip install --quiet --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openenv.protocol.blocks import BlockAllocator
+from openenv.protocol.buffers import BlockAllocator
 
 SIZE = 4096
 

@@ -125,7 +125,7 @@ async def test_a_client_that_cannot_open_the_memory_plays_without_a_word(serve, 
     def refuse(process, descriptor):
         raise PermissionError(f"/proc/{process}/fd/{descriptor}")
 
-    monkeypatch.setattr("openenv.client.shared_memory.open_segment", refuse)
+    monkeypatch.setattr("openenv.client.connection.open_segment", refuse)
     with serve() as server:
         async with VectorEnvClient(GenericEnvClient, server.url, num_envs=2) as envs:
             await envs.reset()

@@ -21,7 +21,7 @@ from openenv.project.target import load
 
 from .environments import served
 
-pytest.importorskip("pufferlib", reason="pufferlib is not installed: make test-trainers")
+pytest.importorskip("pufferlib", reason="PufferLib has no wheel: docs/training.md says how it is installed")
 
 import pufferlib
 import pufferlib.emulation

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+import msgspec
+
+from .._shared_memory import digest_of, open_segment
 from ..errors import (
     CapacityError,
     FactoryFailed,
@@ -22,7 +26,6 @@ from ..protocol.messages import SharedMemoryOffer
 from ..protocol.shared_arrays import SharedArrayReader
 from .endpoints import ANY_SERVER, Affinity
 from .payloads import unwritable_error
-from .shared_memory import offer_in, offered_token, opened_memory
 
 if TYPE_CHECKING:
     from .session import ResumableSession
@@ -379,7 +382,10 @@ class ClientConnectionV2:
             if self.hello is not None:
                 return  # another one would only add a heartbeat
             self.hello = fields
-            self._memory_offer = offer_in(fields)
+            with contextlib.suppress(msgspec.ValidationError):
+                offer = msgspec.convert(fields.get("shared_memory"), SharedMemoryOffer)
+                # In one process, frames are not copied anyway.
+                self._memory_offer = None if offer.process == os.getpid() else offer
             if self._protocol.codec.binary:
                 self._protocol.codec = self._reader = SharedArrayReader()
             limit = self.limit("max_message_bytes")
@@ -395,18 +401,19 @@ class ClientConnectionV2:
     def _ask_for_memory(self, offer: SharedMemoryOffer, reader: SharedArrayReader) -> None:
         """Asks a server on this machine for shared memory. Small arrays do without, so it is asked only now."""
         self._memory_offer = None
-        token = offered_token(offer)
-        if token is None:
-            return
 
         def opened(reply: Payload, _more: bool) -> None:
-            found = opened_memory(offer, reply.get("descriptor"))
-            if found is not None:
-                token, data = found
-                reader.use(data)
-                self.post("shared_memory", {"token": token})
+            descriptor = reply.get("descriptor")
+            with contextlib.suppress(OSError):
+                if type(descriptor) is int:
+                    token, data = open_segment(offer.process, descriptor)
+                    reader.use(data)
+                    self.post("shared_memory", {"token": token})
 
-        self.ask("shared_memory", {"token": token}, Callbacks(opened, _ignore))
+        with contextlib.suppress(OSError):  # another machine, or another user: arrays stay in frames
+            token, _ = open_segment(offer.process, offer.descriptor)
+            if digest_of(token) == offer.digest:
+                self.ask("shared_memory", {"token": token}, Callbacks(opened, _ignore))
 
     def _keep_alive(self) -> None:
         """Sends something in every period: some tunnels drop pings, and silence costs a session its lease."""

@@ -1,10 +1,74 @@
-"""Memory of arrays that a client no longer uses, for the next ones: the pages of new memory cost more than a copy."""
+"""Memory of large arrays: blocks of memory that client and server share, and buffers that a client uses again."""
 
 from __future__ import annotations
 
 import sys
+from bisect import bisect
 from collections import OrderedDict, deque
 from typing import Any
+
+# Blocks begin where the lines of a processor's cache do.
+_ALIGNMENT = 64
+
+
+class Block:
+    """The place of one array. It is free again when nothing refers to this object.
+
+    Attributes:
+        offset: Its first byte.
+        size: The bytes of the array.
+    """
+
+    __slots__ = ("_freed", "offset", "size")
+
+    def __init__(self, offset: int, size: int, freed: deque[tuple[int, int]]):
+        self.offset, self.size, self._freed = offset, size, freed
+
+    def __del__(self) -> None:
+        # Perhaps on another thread, in a garbage collection: appending is atomic.
+        self._freed.append((self.offset, _aligned(self.size)))
+
+
+class BlockAllocator:
+    """Finds places. It takes the lowest one that suffices, so that little of the memory is ever touched.
+
+    Args:
+        size: Bytes of the memory.
+    """
+
+    def __init__(self, size: int):
+        self._free = [(0, size)]  # offset and size, in order; no two adjoin
+        self._freed: deque[tuple[int, int]] = deque()
+
+    def allocate(self, size: int) -> Block | None:
+        """A block for an array of `size` bytes; None if there is no place for it."""
+        needed = _aligned(size)
+        if self._freed and self._freed[0][1] == needed:  # nearly always: the arrays of a connection have few sizes
+            return Block(self._freed.popleft()[0], size, self._freed)
+        while self._freed:
+            self._merge(*self._freed.popleft())
+        for place, (offset, length) in enumerate(self._free):
+            if length >= needed:
+                self._free[place : place + 1] = [(offset + needed, length - needed)] if length > needed else []
+                return Block(offset, size, self._freed)
+        return None
+
+    def _merge(self, offset: int, size: int) -> None:
+        """Adds a free place, as one with those that adjoin it."""
+        free = self._free
+        place = bisect(free, (offset,))
+        if place < len(free) and free[place][0] == offset + size:
+            size += free.pop(place)[1]
+        if place and sum(free[place - 1]) == offset:
+            place -= 1
+            offset, before = free.pop(place)
+            size += before
+        free.insert(place, (offset, size))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
 
 # References to a buffer that no array uses: of the deque, of a local variable, and of the argument of `getrefcount`.
 _UNUSED = 3
@@ -14,6 +78,8 @@ _LOOKS = 4
 
 class ReadBuffers:
     """Buffers for the elements of arrays, each of which is used again when the array and all views of it are gone.
+
+    The pages of new memory cost more than a copy.
 
     Args:
         most_bytes: Bytes of all buffers that are kept.

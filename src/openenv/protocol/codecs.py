@@ -31,7 +31,7 @@ from .arrays import (
     unpack_array,
     write_array,
 )
-from .blocks import Block
+from .buffers import Block
 from .values import DOLLAR, SCALARS, UNWRITABLE, Portable, encode_json, encode_plain
 
 # In the order in which our own client prefers them.

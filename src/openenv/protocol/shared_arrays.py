@@ -11,8 +11,7 @@ import msgspec
 from msgspec.msgpack import Ext
 
 from .arrays import array_parts, copy_of, unpack_array, unpack_header
-from .blocks import Block, BlockAllocator
-from .buffers import ReadBuffers
+from .buffers import Block, BlockAllocator, ReadBuffers
 from .codecs import ARRAY, Body, MsgpackCodec, Result, read_extension, write_placing
 
 # The extension type of an array in shared memory: its offset, then the header of an array.
