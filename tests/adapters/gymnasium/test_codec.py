@@ -213,11 +213,13 @@ def test_the_error_names_the_place_and_the_bounds():
 
 
 def test_an_array_of_another_kind_is_encoded_too():
-    codec = codec_of(spaces.Box(-1, 1, (2,)))
+    few, many = codec_of(spaces.Box(-1, 1, (2,))), codec_of(spaces.Box(-1, 1, (65,)))
     for member in ([0.5, 1], np.array([0.5, 1]), np.array([0.5, 1], ">f4")):
-        encoded = codec.encode(member)
+        assert few.encode(member) == [0.5, 1]
+    for member in ([0.5] * 65, np.full(65, 0.5), np.full(65, 0.5, ">f4")):
+        encoded = many.encode(member)
         assert encoded.dtype == np.float32
-        assert encoded.tolist() == [0.5, 1]
+        assert encoded.tolist() == [0.5] * 65
 
 
 class Strange(spaces.Space):

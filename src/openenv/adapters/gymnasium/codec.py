@@ -84,9 +84,15 @@ def _array(space: Space[Any]) -> SpaceCodec:
     low, high = limits_of(space)
     dtype_of(space)  # refuses types that JSON cannot carry
     dtype, shape = np.dtype(space.dtype), low.shape
+
+    def encode(member: Any) -> Any:
+        array = np.asarray(member, dtype=dtype)
+        # For few numbers, a list takes less time on both sides than an array.
+        return array.tolist() if array.size <= LISTED_ELEMENTS else array
+
     return SpaceCodec(
         Annotated[np.ndarray, Array(dtype, shape, low, high)],
-        lambda member: np.asarray(member, dtype=dtype),
+        encode,
         lambda value: np.asarray(value, dtype=dtype).reshape(shape),
     )
 
