@@ -69,12 +69,17 @@ def target_of(env_id: str) -> tuple[str, dict[str, Any]]:
     return (PLAYED, {"played": env_id}) if env_id.startswith(tuple(PACKAGES)) else (env_id, {})
 
 
+class _InlineStack(gymnasium.wrappers.FrameStackObservation[Any, Any, Any]):
+    # A game holds Python's lock while it plays: threads would only compete for it.
+    execution = "inline"
+
+
 def preprocessed(played: str) -> gymnasium.Env[Any, Any]:
     """An ALE game in grey, 84x84, with 4 frames skipped and 4 stacked; or MiniGrid as an image."""
     import_module(next(module for start, module in PACKAGES.items() if played.startswith(start)))
     if played.startswith("ALE/"):
         game = gymnasium.wrappers.AtariPreprocessing(gymnasium.make(played, frameskip=1))
-        return gymnasium.wrappers.FrameStackObservation(game, 4)
+        return _InlineStack(game, 4)
     wrappers = import_module("minigrid.wrappers")
     env: gymnasium.Env[Any, Any] = wrappers.ImgObsWrapper(wrappers.RGBImgPartialObsWrapper(gymnasium.make(played)))
     return env

@@ -547,3 +547,16 @@ def test_a_class_says_what_it_was_made_for_as_one_that_is_written_down():
         env.reset(seed=1)
         with pytest.raises(InvalidAction):
             env.step({"action": 2})
+
+
+class Inline(gymnasium.Wrapper):
+    execution = "inline"
+
+
+gymnasium.register("openenv-tests/Inline-v0", entry_point=lambda: Inline(Scripted()))
+
+
+def test_an_environment_or_a_wrapper_declares_where_it_runs():
+    assert gymnasium_environment("openenv-tests/Inline-v0").execution == "inline"
+    assert gymnasium_environment(SCRIPTED).execution is None
+    assert CartPole.execution == "inline"

@@ -222,11 +222,15 @@ def gymnasium_environment(env_id: str, **kwargs: Any) -> type[GymnasiumEnvironme
 
 
 def execution_of(env: Any) -> str | None:
-    """`"inline"` for steps that take less time than the switch to a thread; None for a thread."""
-    cls = type(env.unwrapped)
-    is_quick = env.render_mode != "human" and cls.__module__.startswith(_QUICK)
-    declared: str | None = getattr(cls, "execution", "inline" if is_quick else None)
-    return declared
+    """What the environment or a wrapper of it declares; else `"inline"` for quick steps, and None for a thread."""
+    layer = env
+    while layer is not None:
+        if hasattr(type(layer), "execution"):
+            declared: str = type(layer).execution
+            return declared
+        layer = getattr(layer, "env", None)
+    is_quick = env.render_mode != "human" and type(env.unwrapped).__module__.startswith(_QUICK)
+    return "inline" if is_quick else None
 
 
 def class_name_of(env_id: str) -> str:
