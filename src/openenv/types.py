@@ -103,6 +103,8 @@ def _equal(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(_equal, one, other))
     if hasattr(one, "shape") and hasattr(other, "shape"):
         return bool(one.shape == other.shape and (one == other).all())
+    if hasattr(one, "tolist") or hasattr(other, "tolist"):  # a list may stand for an array
+        one, other = (value.tolist() if hasattr(value, "tolist") else value for value in (one, other))
     return bool(one == other)
 
 
