@@ -46,8 +46,8 @@ def no_collection() -> Iterator[None]:
     gc.enable()
 
 
-async def converse(server: HTTPEnvServer, subprotocol: str | None) -> weakref.ref[Channel]:
-    """A conversation from its beginning to its end."""
+async def converse(server: HTTPEnvServer, subprotocol: str | None) -> tuple[weakref.ref[Channel], set[int]]:
+    """A conversation from its beginning to its end: its channel, and the ids of its session and executor."""
     channel = Channel()
     connection = channel.connection = server.connect(channel, subprotocol)
     reset = {"type": "reset"}
@@ -57,18 +57,20 @@ async def converse(server: HTTPEnvServer, subprotocol: str | None) -> weakref.re
     await until(lambda: server.manager.active == 1)
     connection.receive(json.dumps(reset).encode())
     (session,) = server.manager.sessions
+    made = {id(session), id(session.executor)}
+    assert len(parts(made)) == len(made)
     await until(lambda: channel.frames == (1 if subprotocol is None else 3))
     connection.disconnected()
     channel.connection = None  # what a real channel does when its connection is over
     await until(lambda: server.manager.active == 0)
     assert session.user is None
-    return weakref.ref(channel)
+    return weakref.ref(channel), made
 
 
-def parts() -> int:
-    """Sessions there are, and what runs their environments."""
+def parts(made: set[int]) -> list[object]:
+    """Those of the sessions and executors that are still there. Other tests may have left threads that make others."""
     kinds = (Session, InlineExecutor, LoopExecutor, ThreadExecutor)
-    return sum(type(item) in kinds for item in gc.get_objects())
+    return [item for item in gc.get_objects() if type(item) in kinds and id(item) in made]
 
 
 @pytest.mark.usefixtures("no_collection")
@@ -77,9 +79,8 @@ def parts() -> int:
 async def test_a_connection_that_has_ended_leaves_nothing(environment, subprotocol):
     app = create_app(environment, Action, Observation, settings=ServerSettings.read({}, resume_window_s=0))
     server = app.state.openenv
-    before = parts()
-    seen = await converse(server, subprotocol)
+    seen, made = await converse(server, subprotocol)
     await asyncio.sleep(0)
     assert seen() is None
-    assert parts() == before
+    assert parts(made) == []
     await server.aclose()
