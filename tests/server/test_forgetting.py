@@ -68,7 +68,7 @@ async def converse(server: HTTPEnvServer, subprotocol: str | None) -> tuple[weak
 
 
 def parts(made: set[int]) -> list[object]:
-    """Those of the sessions and executors that are still there. Other tests may have left threads that make others."""
+    """Those of the sessions and executors that are still there. Threads of other tests may make others."""
     kinds = (Session, InlineExecutor, LoopExecutor, ThreadExecutor)
     return [item for item in gc.get_objects() if type(item) in kinds and id(item) in made]
 
