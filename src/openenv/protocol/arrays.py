@@ -64,6 +64,15 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def byte_size(array: Any) -> int:
+    """The size of the elements of an array in bytes; 0 for one that has none, such as a sparse tensor."""
+    try:
+        size: int = array.nbytes
+    except (AttributeError, RuntimeError):
+        return 0
+    return size
+
+
 def is_numpy_scalar(value: Any) -> bool:
     """Whether a value is a single numpy number."""
     numpy = sys.modules.get("numpy")

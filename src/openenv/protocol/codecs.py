@@ -24,6 +24,7 @@ from ..errors import InvalidMessage
 from .arrays import (
     SMALL_BYTES,
     array_parts,
+    byte_size,
     is_array,
     pack_array,
     read_array,
@@ -435,7 +436,7 @@ class _Writer(threading.local):
             return Ext(ARRAY, header + value.tobytes())
         if not is_array(value):
             raise TypeError(f"a {type(value).__name__} cannot be sent")
-        if getattr(value, "nbytes", 0) < SMALL_BYTES:
+        if byte_size(value) < SMALL_BYTES:
             return Ext(ARRAY, pack_array(value))
         if (placed := self.place(value)) is not None:
             return placed

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_o
 from pydantic import BaseModel
 from typing_extensions import TypeAliasType, is_typeddict
 
-from .arrays import ArrayDeclaration, is_array, is_tensor, list_of
+from .arrays import ArrayDeclaration, byte_size, is_array, is_tensor, list_of
 from .codecs import unmarked
 
 # Returns the same object, not a copy, if it contains nothing to convert.
@@ -45,7 +45,7 @@ def forms_of(declared: Any, list_bytes: float, compresses: bool) -> Converter | 
     """
 
     def listed(value: Any) -> Any:
-        return list_of(value) if is_array(value) and value.nbytes <= list_bytes else value
+        return list_of(value) if is_array(value) and byte_size(value) <= list_bytes else value
 
     def leaf(annotation: Any) -> Converter | EllipsisType | None:
         array = array_of(annotation)
