@@ -181,7 +181,8 @@ class Array(ArrayDeclaration):
         declared = self.dtype
         if hasattr(given, "mask"):
             raise PydanticCustomError("array_mask", "an array with a mask cannot be sent: use filled()")
-        if given.dtype != declared and not _same_kind(given.dtype, declared):
+        are_integers = given.dtype.kind in "iu" and declared.kind in "iu"
+        if given.dtype != declared and not are_integers and not np.can_cast(given.dtype, declared, "same_kind"):
             raise PydanticCustomError(
                 "array_dtype",
                 "an array of {declared} is declared, got elements of {given}",
@@ -287,9 +288,3 @@ def _finite(low: Any, high: Any) -> dict[str, Any]:
     """The finite bounds, as pydantic names them."""
     given = {"ge": np.asarray(low).item(), "le": np.asarray(high).item()}
     return {name: bound for name, bound in given.items() if np.isfinite(bound)}
-
-
-def _same_kind(given: np.dtype[Any], declared: np.dtype[Any]) -> bool:
-    """Whether a conversion changes elements by rounding at most, if they fit."""
-    integers = given.kind in "iu" and declared.kind in "iu"
-    return integers or np.can_cast(given, declared, "same_kind")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pytest
 from pydantic import Field
 from starlette.testclient import TestClient
 
-from openenv import BatchedEnvironment, EnvClient, GenericEnvClient, VectorEnvClient
+from openenv import Array, BatchedEnvironment, EnvClient, GenericEnvClient, VectorEnvClient
+from openenv.client import memory
 from openenv.errors import (
     FactoryFailed,
     InvalidAction,
@@ -127,6 +128,45 @@ async def test_each_session_gets_its_own_error():
         await good.fork()
     assert (await bad.step(CountAction(by=0))).observation.total == 4
     await closed(app, envs)
+
+
+class BigAction(Action):
+    size: int
+    force: Annotated[np.ndarray, Array("float32", (2,))]
+
+
+class BigCounters(BatchedEnvironment[BigAction, CountObservation, State]):
+    num_envs = 2
+
+    def reset(self, seeds, mask):
+        return self.seen(np.zeros((2, 2), np.float32)), {}
+
+    def step(self, actions, mask):
+        self.totals += np.where(mask, actions["size"], 0)
+        none = np.zeros(2, np.bool_)
+        return self.seen(actions["force"]), np.zeros(2), none, none, {}
+
+    def __init__(self):
+        self.totals = np.zeros(2, np.int64)
+
+    def seen(self, force):
+        return {"total": self.totals, "word": ["", ""], "force": force}
+
+
+@pytest.mark.parametrize("sizes", [(2**70, 1), (2**70, 2**70)])
+async def test_a_number_that_no_array_holds_is_refused_alone(sizes, monkeypatch):
+    monkeypatch.setattr(memory, "SUBPROTOCOL", "openenv.v2.json")  # msgpack has no such integers
+    app = app_of(BigCounters, gather_window_us=FOREVER_US)
+    async with GenericEnvClient(app=app) as one, GenericEnvClient(app=app) as other:
+        await asyncio.gather(one.reset(), other.reset())
+        actions = [{"size": size, "force": np.zeros(2, np.float32)} for size in sizes]
+        results = await asyncio.gather(one.step(actions[0]), other.step(actions[1]), return_exceptions=True)
+        for size, result in zip(sizes, results, strict=True):
+            assert isinstance(result, InvalidAction) if size > 1 else result.observation["total"] == 1
+        actions[0]["size"] = 2
+        again = await asyncio.gather(one.step(actions[0]), other.step(actions[0]))
+        assert again[0].observation["total"] == 2
+    await app.state.openenv.aclose()
 
 
 async def test_an_exception_of_the_instance_fails_the_steps_of_that_call_alone():
@@ -355,7 +395,7 @@ def test_classes_that_cannot_be_batches():
         num_envs = 0
 
     class Strange(Counters):
-        autoreset = "sometimes"  # type: ignore[assignment]
+        autoreset: ClassVar[Any] = "sometimes"
 
     class Apart(Counters):
         execution = "process"

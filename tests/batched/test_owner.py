@@ -97,7 +97,7 @@ async def test_an_integer_seeds_all_episodes_and_others_arguments_arrive():
         assert (await env.reset(seed=np.int64(7))).observation["total"].tolist() == [7, 8, 9, 10]
         assert (await env.reset(seed=np.arange(4))).observation["total"].tolist() == [0, 1, 2, 3]
         with pytest.raises(InvalidArgument, match=r"seed=1\.5.*an integer, or 4 of them"):
-            await env.reset(seed=1.5)  # type: ignore[arg-type]
+            await env.reset(seed=1.5)
         assert (await env.reset(start=-1)).observation["total"].tolist() == [-1] * 4
 
 

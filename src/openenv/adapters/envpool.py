@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,7 @@ from .gymnasium.batch_codec import BatchCodec
 from .gymnasium.batched import batch_class
 from .gymnasium.environment import GymnasiumAction, GymnasiumObservation, GymnasiumState
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-__all__ = ["EnvPoolBatch", "envpool_app", "envpool_batch"]
+__all__ = ["EnvPoolBatch", "envpool_batch"]
 
 Columns = dict[str, Any]
 
@@ -154,13 +151,6 @@ def envpool_batch(task_id: str, num_envs: int | None = None, **kwargs: Any) -> t
         return made
     finally:
         pool.close()
-
-
-def envpool_app(task_id: str, **kwargs: Any) -> FastAPI:
-    """An app for a task of EnvPool; arguments and errors are those of `envpool_batch`."""
-    from ..server.app import create_app  # noqa: PLC0415 - only what serves HTTP loads the web framework
-
-    return create_app(envpool_batch(task_id, **kwargs), name=task_id)
 
 
 def _pool(task_id: str, num_envs: int, arguments: dict[str, Any]) -> Any:

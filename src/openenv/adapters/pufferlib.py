@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
@@ -24,10 +24,7 @@ from .gymnasium import RemoteVectorEnv
 from .gymnasium.batched import GymnasiumBatch, batch_class
 from .gymnasium.remote_vector import mode_of
 
-if TYPE_CHECKING:
-    from fastapi import FastAPI
-
-__all__ = ["PufferBatch", "PufferVectorEnv", "RemotePufferEnv", "puffer_app", "puffer_batch"]
+__all__ = ["PufferBatch", "PufferVectorEnv", "RemotePufferEnv", "puffer_batch"]
 
 Logs = list[dict[str, float]]
 Infos = dict[str, Any]
@@ -191,13 +188,6 @@ def puffer_batch(name: str, num_envs: int = 1, **kwargs: Any) -> type[PufferBatc
         return made
     finally:
         env.close()
-
-
-def puffer_app(name: str, **kwargs: Any) -> FastAPI:
-    """An app for an environment of PufferLib; arguments and errors are those of `puffer_batch`."""
-    from ..server.app import create_app  # noqa: PLC0415 - only what serves HTTP loads the web framework
-
-    return create_app(puffer_batch(name, **kwargs), name=name)
 
 
 def _native(name: str, num_envs: int, kwargs: dict[str, Any]) -> Any:

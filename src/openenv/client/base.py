@@ -41,8 +41,8 @@ from .schema_check import schema_check_of
 from .session import ResumableSession, SessionRef
 
 if TYPE_CHECKING:
-    from .env_client import EnvClient
     from .recorded import RecordedClientSession
+    from .session_client import SessionClient
 
 Urls = str | Sequence[str]
 """The address of a server, or of several with the same environment."""
@@ -394,7 +394,7 @@ class BaseClient(LoopBound):
 
             end = await self._at_one_of(self._endpoints, affinity, dial_at)
         if isinstance(end, ClientConnectionV2):
-            end.check = schema_check_of(cast("EnvClient[Any, Any, Any]", self), self._options.connect_timeout_s)
+            end.check = schema_check_of(cast("SessionClient", self), self._options.connect_timeout_s)
         return end
 
     async def _at_one_of(

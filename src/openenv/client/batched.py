@@ -13,7 +13,7 @@ from ..batched import Autoreset
 from ..errors import InvalidArgument, MissingExtra, OpenEnvError, ProtocolViolation, UsageError
 from ..types import StepResult
 from .connection import ClientConnectionV2, OneSessionConnection
-from .env_client import EnvClient, SyncEnvClient
+from .session_client import SessionClient, SyncSessionClient
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,30 +59,27 @@ class BatchResult:
         """
         import numpy as np
 
-        observations = [None if result.error is not None else _fields_of(result.observation) for result in results]
-        present = [fields for fields in observations if fields is not None]
-        if not present:
-            errors = [result.error.message for result in results if result.error is not None]
-            raise UsageError(f"none of {len(results)} results has an observation: {', '.join(errors[:1]) or 'none'}")
-        rows = [fields or {} for fields in observations]
+        errors = {index: result.error for index, result in enumerate(results) if result.error is not None}
+        rows: list[dict[str, Any]] = [
+            {} if result.error is not None else dict(result.observation) for result in results
+        ]
+        if len(errors) == len(results):
+            first = next((f": {error.message}" for error in errors.values()), "")
+            raise UsageError(f"none of {len(results)} results has an observation{first}")
+        names = [name for name in next(filter(None, rows)) if name not in {"done", "reward", "metadata"}]
         info: dict[str, Any] = {}
         for name in sorted({name for result in results for name in result.metadata or ()}):
             values = [(result.metadata or {}).get(name) for result in results]
             info[name] = values
             info[f"_{name}"] = np.array([name in (result.metadata or {}) for result in results])
         return cls(
-            {name: _column([fields.get(name) for fields in rows]) for name in present[0]},
+            {name: _column([fields.get(name) for fields in rows]) for name in names},
             np.array([math.nan if result.reward is None else float(result.reward) for result in results]),
             np.array([result.terminated for result in results], np.bool_),
             np.array([result.truncated for result in results], np.bool_),
             info,
-            {index: result.error for index, result in enumerate(results) if result.error is not None},
+            errors,
         )
-
-
-def _fields_of(observation: Any) -> dict[str, Any]:
-    fields = observation if isinstance(observation, Mapping) else dict(observation)
-    return {name: value for name, value in fields.items() if name not in {"done", "reward", "metadata"}}
 
 
 def _column(values: list[Any]) -> Any:
@@ -100,7 +97,7 @@ def _column(values: list[Any]) -> Any:
     return values
 
 
-class BatchedEnvClient(EnvClient[Any, Any, Any]):
+class BatchedEnvClient(SessionClient):
     """Owns all episodes of a `BatchedEnvironment`, in one session::
 
         async with BatchedEnvClient("http://localhost:8000") as env:
@@ -147,7 +144,7 @@ class BatchedEnvClient(EnvClient[Any, Any, Any]):
         assert self._session_options is not None
         return cast("Autoreset", self._session_options["autoreset"])
 
-    def reset(  # type: ignore[override]
+    def reset(
         self, seed: int | Sequence[int | None] | None = None, mask: Any = None, **kwargs: Any
     ) -> Awaitable[BatchResult]:
         """Starts episodes.
@@ -165,9 +162,7 @@ class BatchedEnvClient(EnvClient[Any, Any, Any]):
         """
         return self._offered(self._reset_batch(seed, mask, kwargs))
 
-    def step(  # type: ignore[override]
-        self, actions: Any, *, timeout_s: float | None = None
-    ) -> Awaitable[BatchResult]:
+    def step(self, actions: Any, *, timeout_s: float | None = None) -> Awaitable[BatchResult]:
         """Executes one action of each episode.
 
         Args:
@@ -182,6 +177,10 @@ class BatchedEnvClient(EnvClient[Any, Any, Any]):
         """
         return self._offered(self._step_batch(actions, timeout_s))
 
+    def state(self) -> Awaitable[dict[str, Any]]:
+        """The fields of the batch's state: `step_count`, the steps since the last reset. Raises as `step` does."""
+        return self._offered(self._state_batch())
+
     def sync(self) -> SyncBatchedEnvClient:
         """This client for code that cannot await."""
         return SyncBatchedEnvClient(self)
@@ -189,21 +188,18 @@ class BatchedEnvClient(EnvClient[Any, Any, Any]):
     async def _reset_batch(self, seed: Any, mask: Any, kwargs: dict[str, Any]) -> BatchResult:
         session = await self._open("reset", anew=True)
         arguments = dict(kwargs)
-        if seed is not None:
-            arguments["seeds"] = self._seeds(seed)
+        if hasattr(seed, "__iter__"):  # a seed for each episode
+            arguments["seeds"] = list(seed)
+        elif seed is not None:
+            try:
+                first = index(seed)
+            except TypeError:
+                wanted = f"give an integer, or {self.num_envs} of them"
+                raise InvalidArgument(f"seed={seed!r:.50}: {wanted}") from None
+            arguments["seeds"] = list(range(first, first + self.num_envs))
         if mask is not None:
             arguments["mask"] = mask
         return self._result(await session.call("reset", arguments, self._message_timeout_s))
-
-    def _seeds(self, seed: Any) -> list[Any]:
-        try:
-            first = index(seed)
-        except TypeError:  # a seed for each episode
-            if not hasattr(seed, "__iter__"):
-                wanted = f"give an integer, or {self.num_envs} of them"
-                raise InvalidArgument(f"seed={seed!r:.50}: {wanted}") from None
-            return list(seed)
-        return list(range(first, first + self.num_envs))
 
     async def _step_batch(self, actions: Any, timeout_s: float | None) -> BatchResult:
         session = await self._open("step")
@@ -214,6 +210,10 @@ class BatchedEnvClient(EnvClient[Any, Any, Any]):
             actions = {self._action_fields[0]: actions}
         limit_s = self._message_timeout_s if timeout_s is None else timeout_s
         return self._result(await session.call("step", dict(actions), limit_s))
+
+    async def _state_batch(self) -> dict[str, Any]:
+        session = await self._open("state")
+        return await session.call("state", None, self._message_timeout_s)
 
     def _result(self, payload: dict[str, Any]) -> BatchResult:
         import numpy as np
@@ -249,7 +249,7 @@ class BatchedEnvClient(EnvClient[Any, Any, Any]):
         return end
 
 
-class SyncBatchedEnvClient(SyncEnvClient[Any, Any, Any]):
+class SyncBatchedEnvClient(SyncSessionClient[BatchedEnvClient]):
     """`BatchedEnvClient` without `await`; it takes the same arguments, or an existing client to drive::
 
     with BatchedEnvClient("http://localhost:8000").sync() as env:
@@ -258,15 +258,18 @@ class SyncBatchedEnvClient(SyncEnvClient[Any, Any, Any]):
     """
 
     _async_class = BatchedEnvClient
-    _client: BatchedEnvClient
 
-    def reset(self, seed: int | Sequence[int | None] | None = None, mask: Any = None, **kwargs: Any) -> BatchResult:  # type: ignore[override]
+    def reset(self, seed: int | Sequence[int | None] | None = None, mask: Any = None, **kwargs: Any) -> BatchResult:
         """See `BatchedEnvClient.reset`."""
         return self._client.waited(self._client.reset, seed, mask, **kwargs)
 
-    def step(self, actions: Any, *, timeout_s: float | None = None) -> BatchResult:  # type: ignore[override]
+    def step(self, actions: Any, *, timeout_s: float | None = None) -> BatchResult:
         """See `BatchedEnvClient.step`."""
         return self._client.waited(self._client.step, actions, timeout_s=timeout_s)
+
+    def state(self) -> dict[str, Any]:
+        """See `BatchedEnvClient.state`."""
+        return self._client.waited(self._client.state)
 
     @property
     def num_envs(self) -> int:

@@ -15,7 +15,7 @@ from ..protocol.values import fields_of, has_own_forms, holds_binary, is_tight
 from ..types import StepResult
 
 if TYPE_CHECKING:
-    from .env_client import EnvClient
+    from .session_client import SessionClient
 
 # Errors of a client's own parsing when a reply was written for another client.
 MISREADINGS = (ValidationError, LookupError, TypeError, AttributeError)
@@ -145,7 +145,7 @@ def misread_error(parse: Callable[..., Any], fault: Exception) -> ProtocolViolat
 _warned: set[tuple[type, type, str | int]] = set()
 
 
-def raise_or_warn(client: EnvClient[Any, Any, Any], error: SchemaMismatch | SeedIgnored) -> None:
+def raise_or_warn(client: SessionClient, error: SchemaMismatch | SeedIgnored) -> None:
     """Raises an error if the client is strict; else warns of it, once for each client class and server."""
     if client._strict:
         raise error
@@ -155,7 +155,7 @@ def raise_or_warn(client: EnvClient[Any, Any, Any], error: SchemaMismatch | Seed
         warnings.warn(error, stacklevel=3)
 
 
-def check_seed(client: EnvClient[Any, Any, Any], arguments: Mapping[str, Any], reply: object) -> None:
+def check_seed(client: SessionClient, arguments: Mapping[str, Any], reply: object) -> None:
     """Raises or warns if the environment ignores the seed of a reset.
 
     Args:

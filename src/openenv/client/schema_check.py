@@ -15,7 +15,7 @@ from .connection import ClientConnectionV2
 from .payloads import raise_or_warn
 
 if TYPE_CHECKING:
-    from .env_client import EnvClient
+    from .session_client import SessionClient
 
 logger = logging.getLogger("openenv.client")
 
@@ -26,7 +26,7 @@ MOST_FOUND = 1000
 
 
 def schema_check_of(
-    client: EnvClient[Any, Any, Any], patience_s: float
+    client: SessionClient, patience_s: float
 ) -> Callable[[ClientConnectionV2], Awaitable[None]] | None:
     """Compares the types of a client's class with the hashes in its server's hello.
 
@@ -44,7 +44,7 @@ def schema_check_of(
     return partial(_check, client, patience_s) if declared_contract(type(client)).parts else None
 
 
-def declared_contract(cls: type[EnvClient[Any, Any, Any]]) -> Contract:
+def declared_contract(cls: type[SessionClient]) -> Contract:
     """The contract of the types that a client class declares; parts that it reads or writes itself are opaque."""
     contract = _declared.get(cls)
     if contract is None:
@@ -52,7 +52,7 @@ def declared_contract(cls: type[EnvClient[Any, Any, Any]]) -> Contract:
     return contract
 
 
-async def _check(client: EnvClient[Any, Any, Any], patience_s: float, link: ClientConnectionV2) -> None:
+async def _check(client: SessionClient, patience_s: float, link: ClientConnectionV2) -> None:
     misfit = await _misfit(type(client), link, patience_s)
     if misfit is not None:
         mismatch = SchemaMismatch(

@@ -13,7 +13,7 @@ from ..errors import OpenEnvError, ProtocolViolation, Unauthorized, UsageError, 
 from .endpoints import http_url
 
 if TYPE_CHECKING:
-    from .env_client import EnvClient
+    from .session_client import SessionClient
 
 # For each method: its route, and the field of the answer.
 _ROUTES = {
@@ -26,7 +26,7 @@ _NO_TASKS = 501
 
 
 async def ask_by_http(
-    client: EnvClient[Any, Any, Any], method: str, arguments: Mapping[str, Any], timeout_s: float | None
+    client: SessionClient, method: str, arguments: Mapping[str, Any], timeout_s: float | None
 ) -> Any:
     """Asks a client's server by `POST /{env}/{route}`.
 
@@ -92,7 +92,7 @@ class Tasks:
         split: Their split.
     """
 
-    def __init__(self, client: EnvClient[Any, Any, Any], split: str, count: int, timeout_s: float | None):
+    def __init__(self, client: SessionClient, split: str, count: int, timeout_s: float | None):
         self.split = split
         self._client = client
         self._count = count
@@ -177,7 +177,7 @@ class SyncTasks:
         return found
 
 
-async def tasks_of(client: EnvClient[Any, Any, Any], split: str | None, timeout_s: float | None) -> Tasks:
+async def tasks_of(client: SessionClient, split: str | None, timeout_s: float | None) -> Tasks:
     """The tasks of a split; None takes `train`, else the first. Raises as `EnvClient.tasks`."""
     if split is None:
         names = [str(each.get("name")) for each in await _splits(client, timeout_s)]
@@ -190,14 +190,14 @@ async def tasks_of(client: EnvClient[Any, Any, Any], split: str | None, timeout_
     return Tasks(client, split, count, timeout_s)
 
 
-async def _splits(client: EnvClient[Any, Any, Any], timeout_s: float | None) -> list[dict[str, Any]]:
+async def _splits(client: SessionClient, timeout_s: float | None) -> list[dict[str, Any]]:
     found = await _ask(client, "list_splits", timeout_s)
     if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
         raise ProtocolViolation(f"the server's reply is not a list of splits: {found!r:.200}")
     return [dict(each) for each in found]
 
 
-async def _ask(client: EnvClient[Any, Any, Any], method: str, timeout_s: float | None, **arguments: Any) -> Any:
+async def _ask(client: SessionClient, method: str, timeout_s: float | None, **arguments: Any) -> Any:
     """Asks in the session, or by HTTP if the server speaks only v1."""
     session = await client._open("tasks")
     if session.resumable is None:

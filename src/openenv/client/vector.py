@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -284,7 +284,8 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         arguments = _reset_arguments(slots, seeds, kwargs)
         await self.connect()
         batch = self._state.reset(slots, arguments, first_finished=False)
-        results = await self._results(batch, slots)
+        await self._state.finished(batch)
+        results = [self.result_of(batch.outcomes[slot.index]) for slot in slots]
         for slot, given in zip(slots, arguments, strict=True):
             check_seed(self._client, given, batch.outcomes[slot.index])
         return results
@@ -351,7 +352,10 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         """
         slots = self._pick(env_ids)
         # Copies: the caller may change an action before the result is here, and a lost connection repeats the call.
-        given = [_copied(action) for action in self._payloads(actions, slots)]
+        given = [
+            {name: value if type(value) in SCALARS else deepcopy(value) for name, value in action.items()}
+            for action in self._payloads(actions, slots)
+        ]
         await self.connect()
         self._state.step(slots, given, first_finished=True)
 
@@ -372,7 +376,14 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         """As `recv`, for adapters that make their own results: returns the replies in wire form, and the errors."""
         self._check_loop()
         taken = await self._state.received(min_ready, timeout_s)
-        return [(env_id, self._seed_checked(self._state.slots[env_id], outcome)) for env_id, outcome in taken]
+        for position, (env_id, outcome) in enumerate(taken):
+            slot = self._state.slots[env_id]
+            if slot.kind == "reset":
+                try:
+                    check_seed(self._client, slot.contents, outcome)
+                except SeedIgnored as ignored:
+                    taken[position] = env_id, ignored
+        return taken
 
     async def close(self) -> None:
         """Ends all sessions and connections. May be called repeatedly; a later `reset` connects anew.
@@ -462,22 +473,6 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         given: Sequence[Any] = actions
         # No copy of a dict: it is encoded before the caller continues.
         return [action if type(action) is dict else dump_action(action) for action in given]
-
-    async def _results(self, batch: PendingBatch, slots: Sequence[EnvSlot]) -> list[StepResult[ObsT]]:
-        await self._state.finished(batch)
-        return [self.result_of(batch.outcomes[slot.index]) for slot in slots]
-
-    def _seed_checked(self, slot: EnvSlot, outcome: EnvOutcome) -> EnvOutcome:
-        if slot.kind == "reset":
-            try:
-                check_seed(self._client, slot.contents, outcome)
-            except SeedIgnored as ignored:
-                return ignored
-        return outcome
-
-
-def _copied(action: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value if type(value) in SCALARS else deepcopy(value) for name, value in action.items()}
 
 
 def _reset_arguments(

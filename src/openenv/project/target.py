@@ -115,12 +115,12 @@ _KINDS = (
     "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, pettingzoo:MODULE, envpool:TASK_ID, "
     "pufferlib:NAME, or a bundled environment"
 )
-# The functions that make apps of other packages' environments, in the modules of the same names.
+# The functions that make apps or classes of other packages' environments, in the modules of the same names.
 _ADAPTERS = {
-    "envpool": "envpool_app",
+    "envpool": "envpool_batch",
     "gymnasium": "gymnasium_app",
     "pettingzoo": "pettingzoo_app",
-    "pufferlib": "puffer_app",
+    "pufferlib": "puffer_batch",
 }
 
 
@@ -145,7 +145,12 @@ def load(target: str) -> Any:
         name, arguments = parse_target(text)
         search(Path.cwd())
         make = getattr(importlib.import_module(f"openenv.adapters.{adapter}"), _ADAPTERS[adapter])
-        return make(name, **arguments)
+        made = make(name, **arguments)
+        if not isinstance(made, type):
+            return made
+        from ..server.app import create_app  # noqa: PLC0415 - only what serves HTTP loads the web framework
+
+        return create_app(made, name=name)
     if target in bundled():
         return attribute_of(import_module(f"openenv.envs.{target}.server.app", target), "app", target)
     if is_project(target):

@@ -98,7 +98,14 @@ class ReadBuffers:
         buffer = self._find(array.nbytes)
         if buffer is None:
             buffer = numpy.empty(array.nbytes, numpy.uint8)
-            self._keep(buffer)
+            self._buffers.setdefault(buffer.nbytes, deque()).append(buffer)
+            self._bytes += buffer.nbytes
+            while self._bytes > self._most:
+                size, buffers = next(iter(self._buffers.items()))
+                buffers.popleft()
+                self._bytes -= size
+                if not buffers:
+                    del self._buffers[size]
         copy = numpy.ndarray(array.shape, array.dtype, buffer)
         copy[...] = array
         return copy
@@ -114,13 +121,3 @@ class ReadBuffers:
             if sys.getrefcount(buffer) == _UNUSED:
                 return buffer
         return None
-
-    def _keep(self, buffer: Any) -> None:
-        self._buffers.setdefault(buffer.nbytes, deque()).append(buffer)
-        self._bytes += buffer.nbytes
-        while self._bytes > self._most:
-            size, buffers = next(iter(self._buffers.items()))
-            buffers.popleft()
-            self._bytes -= size
-            if not buffers:
-                del self._buffers[size]

@@ -380,7 +380,8 @@ class MsgpackCodec(Codec):
                     b"%b\xa4call%b\xa7session%b" % (header, _encode_msgpack(place), _encode_msgpack(session)),
                     body.fields,
                 )
-        envelope = b"\x84\xa2id%b\xa2ok\xc3\xa7results%b" % (_encode_msgpack(id), _list_header(count))
+        members = bytes((0x90 | count,)) if count < 16 else struct.pack(">BI", 0xDD, count)
+        envelope = b"\x84\xa2id%b\xa2ok\xc3\xa7results%b" % (_encode_msgpack(id), members)
         return b"".join((envelope, *parts, b"\xa4more\xc3" if more else b"\xa4more\xc2"))
 
 
@@ -394,13 +395,6 @@ def map_header(count: int) -> bytes:
     if count < 16:
         return _SMALL[count]
     return struct.pack(">BH", 0xDE, count) if count < 1 << 16 else struct.pack(">BI", 0xDF, count)
-
-
-def _list_header(count: int) -> bytes:
-    """The first bytes of a list of `count` members."""
-    if count < 16:
-        return bytes((0x90 | count,))
-    return struct.pack(">BH", 0xDC, count) if count < 1 << 16 else struct.pack(">BI", 0xDD, count)
 
 
 def read_extension(code: int, data: memoryview) -> Any:
@@ -466,18 +460,12 @@ def _written(value: Any, start: int = 0) -> bytes:
         parts: list[Any] = [first[start:]]
         for array, after in zip(_writer.arrays, rest, strict=True):
             header, elements = array_parts(array)
-            parts += (_extension_header(len(header) + elements.nbytes), header, elements, after)
+            extension = struct.pack(">BIB", 0xC9, len(header) + elements.nbytes, ARRAY)
+            parts += (extension, header, elements, after)
         return b"".join(parts)
     finally:
         if _writer.arrays:
             _writer.arrays.clear()
-
-
-def _extension_header(size: int) -> bytes:
-    """The first bytes of an extension with an array."""
-    if size < 1 << 8:
-        return struct.pack(">BBB", 0xC7, size, ARRAY)
-    return struct.pack(">BHB", 0xC8, size, ARRAY) if size < 1 << 16 else struct.pack(">BIB", 0xC9, size, ARRAY)
 
 
 _SMALL = [bytes([0x80 | count]) for count in range(16)]

@@ -168,7 +168,13 @@ class OwnedBatch:
             ResetRequired: The mask leaves out an episode that was never started.
         """
         others = {name: value for name, value in arguments.items() if name not in {"seeds", "mask", "episode_id"}}
-        mask, seeds = self._read_mask(arguments.get("mask")), self._read_seeds(arguments.get("seeds"))
+        mask = arguments.get("mask")
+        mask = self._all.copy() if mask is None else np.asarray(mask)
+        if mask.dtype != np.bool_ or mask.shape != (self._count,):
+            raise InvalidArgument(
+                f"mask has elements of {mask.dtype} and shape {mask.shape}: give {self._count} bools"
+            )
+        seeds = self._read_seeds(arguments.get("seeds"))
         if not (self._started | mask).all():
             index = int(np.flatnonzero(~(self._started | mask))[0])
             raise ResetRequired(f"episode {index} was never started: reset all episodes first, without a mask")
@@ -250,16 +256,6 @@ class OwnedBatch:
     def close(self) -> Any:
         """Closes the environment."""
         return self._batch.close()
-
-    def _read_mask(self, mask: Any) -> Mask:
-        if mask is None:
-            return self._all.copy()
-        array = np.asarray(mask)
-        if array.dtype != np.bool_ or array.shape != (self._count,):
-            raise InvalidArgument(
-                f"mask has elements of {array.dtype} and shape {array.shape}: give {self._count} bools"
-            )
-        return array
 
     def _read_seeds(self, seeds: Any) -> list[int | None]:
         if seeds is None:

@@ -103,16 +103,15 @@ def list_column(value: Any, num_envs: int, what: str) -> Any:
 
 def copied_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
     """The columns in new arrays and lists; values in lists are copied too."""
-    return {
-        name: copied_columns(column) if isinstance(column, Mapping) else _copied(column)
-        for name, column in columns.items()
-    }
-
-
-def _copied(column: Any) -> Any:
-    # `deepcopy` takes many times as long for the texts and numbers of nearly all lists.
-    simple = SCALARS.issuperset(map(type, column)) if isinstance(column, list) else column.dtype != object
-    return column.copy() if simple else deepcopy(column)
+    copies: dict[str, Any] = {}
+    for name, column in columns.items():
+        if isinstance(column, Mapping):
+            copies[name] = copied_columns(column)
+            continue
+        # `deepcopy` takes many times as long for the texts and numbers of nearly all lists.
+        is_simple = SCALARS.issuperset(map(type, column)) if isinstance(column, list) else column.dtype != object
+        copies[name] = column.copy() if is_simple else deepcopy(column)
+    return copies
 
 
 def merged_columns(columns: dict[str, Any], others: Mapping[str, Any], mask: NDArray[np.bool_]) -> dict[str, Any]:
@@ -299,8 +298,11 @@ def _field_of(name: str, field: FieldInfo, num_envs: int, nested: bool) -> Batch
         return BatchField(name, None, _columns_type(name, parts), required, num_envs, parts=parts)
     declared = next((fact for fact in field.metadata if isinstance(fact, Array)), None)
     if declared is not None and None not in declared.shape:
-        low, high = (_stacked(bound, num_envs) for bound in (declared.low, declared.high))
         shape = (num_envs, *declared.shape)
+        low, high = (
+            None if bound is None else np.broadcast_to(bound, (num_envs, *bound.shape))
+            for bound in (declared.low, declared.high)
+        )
         annotation: Any = Annotated[source, Array(declared.name, shape, low, high)]
         as_tensor = None
         if str(getattr(source, "__module__", "")).partition(".")[0] == "torch":
@@ -338,10 +340,6 @@ def _struct_of(cls: type[BaseModel]) -> type[Struct] | None:
     if cls.model_config.keys() - Action.model_config.keys() or cls.model_config.get("extra") != "forbid":
         return None
     return defstruct(cls.__name__, fields, forbid_unknown_fields=True, kw_only=True, gc=False)
-
-
-def _stacked(bound: NDArray[Any] | None, num_envs: int) -> Any:
-    return None if bound is None else np.broadcast_to(bound, (num_envs, *bound.shape))
 
 
 def _bounds(facts: list[Any], kind: str) -> tuple[Any, Any]:

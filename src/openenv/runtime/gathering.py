@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import EnvironmentFailed, InvalidAction, InvalidArgument, NotForkable, ResetRequired, StepFailed
 from ..types import State
 from .batch import CheckedBatch
-from .columns import BatchField, BatchSpec
+from .columns import BatchSpec
 from .executor import Done, Executor, Operation, attempt, describe_error, load, save, step
 from .outcome import BatchOutcome, EpisodeOutcome
 from .profile import EnvironmentProfile, reset_batch, step_batch_with
@@ -75,10 +75,8 @@ def _attempt(call: Callable[[], BatchOutcome]) -> PartOutcome:
         result.detach()
         return result
     # An error about the action of one session is none of the other sessions' own.
-    return error if isinstance(error, EnvironmentFailed) else _step_failed(error)
-
-
-def _step_failed(error: BaseException) -> StepFailed:
+    if isinstance(error, EnvironmentFailed):
+        return error
     failed = StepFailed(describe_error(error))
     failed.__cause__ = error
     return failed
@@ -274,9 +272,14 @@ class SharedBatch:
             try:
                 columns[field.name] = field.filled([slot.index for slot in steps], values)
             except (TypeError, ValueError, OverflowError):
-                return self._columns(
-                    [slot for slot, value in zip(steps, values, strict=True) if _fits(slot, field, value)]
-                )
+                fitting = []
+                for slot, value in zip(steps, values, strict=True):
+                    try:
+                        field.filled([slot.index], [value])
+                        fitting.append(slot)
+                    except (TypeError, ValueError, OverflowError) as error:
+                        slot.end(None, InvalidAction(f"field {field.name!r} of the action: {error}"))
+                return self._columns(fitting) if fitting else ([], {})
         return steps, columns
 
     def _on_made(self, _: Any, error: BaseException | None) -> None:
@@ -287,15 +290,6 @@ class SharedBatch:
             self._on_empty(self)
         for done in entering:
             done(None if error is not None else self.profile, error)
-
-
-def _fits(slot: SlotExecutor, field: BatchField, value: Any) -> bool:
-    try:
-        field.filled([slot.index], [value])
-    except (TypeError, ValueError, OverflowError) as error:
-        slot.end(None, InvalidAction(f"field {field.name!r} of the action: {error}"))
-        return False
-    return True
 
 
 def _deliver(slots: list[SlotExecutor], outcome: PartOutcome) -> None:

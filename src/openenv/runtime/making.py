@@ -56,7 +56,8 @@ class EnvironmentMaker:
     ):
         self.factory = factory
         self.batch = batch
-        self._shared: list[SharedBatch] = []
+        # In the order in which they were made. No session enters an instance that closes.
+        self._shared: dict[SharedBatch, None] = {}
         self._limits = limits
         cls = class_of(factory)
         self._profile: EnvironmentProfile | None = None if cls is None else profile_of(cls)
@@ -271,19 +272,16 @@ class EnvironmentMaker:
             shared = next((shared for shared in self._shared if shared.has_room), None)
             if shared is None:
                 executor = self._new_executor(profile.execution, session)
-                shared = SharedBatch(spec, profile, executor, self._limits.gather_window_s, self._forget)
-                self._shared.append(shared)
+                shared = SharedBatch(
+                    spec, profile, executor, self._limits.gather_window_s, lambda batch: self._shared.pop(batch, None)
+                )
+                self._shared[shared] = None
         except RuntimeError as trouble:  # the system cannot start another thread
             self._release_permit(session)
             session.fail(self._failure("could not create an environment", trouble))
         else:
             session.ungate()
             session.start(SlotExecutor(shared), self.factory)
-
-    def _forget(self, shared: SharedBatch) -> None:
-        """No session enters an instance that closes."""
-        if shared in self._shared:
-            self._shared.remove(shared)
 
     def _failure(self, what: str, error: BaseException) -> FactoryFailed:
         name = self.name

@@ -227,11 +227,12 @@ def test_a_batch_of_another_number_of_rows_is_a_failure_of_the_environment() -> 
 def test_what_cannot_be_a_batch_is_refused_when_it_is_served() -> None:
     with pytest.raises(UsageError, match="vectorized=true needs a vector_entry_point"):
         gymnasium_app("FrozenLake-v1", vectorized=True, num_envs=2)
-    for num_envs in (0, -1, True, "8", 2.0, None):
+    wrong: list[Any] = [0, -1, True, "8", 2.0, None]
+    for num_envs in wrong:
         with pytest.raises(UsageError, match="give the number of episodes"):
-            gymnasium_batch("CartPole-v1", num_envs)  # type: ignore[arg-type]
+            gymnasium_batch("CartPole-v1", num_envs)
     with pytest.raises(UsageError, match="vectorized='yes'"):
-        gymnasium_app("CartPole-v1", vectorized="yes", num_envs=2)  # type: ignore[arg-type]
+        gymnasium_app("CartPole-v1", vectorized="yes", num_envs=2)
     with pytest.raises(UsageError, match="unexpected keyword argument"):
         gymnasium_app("CartPole-v1", vectorized=True, num_envs=2, colour="red")
     with (
