@@ -284,37 +284,37 @@ class SyncSessionClient(LaunchMixin, Generic[ClientT]):
         return self._client
 
     def connect(self) -> Self:
-        """See `EnvClient.connect`."""
+        """See `SessionClient.connect`."""
         self._client.waited(self._client.connect)
         return self
 
     def close(self) -> None:
-        """See `EnvClient.close`."""
+        """See `SessionClient.close`."""
         self._client.waited(self._client.close)
 
     def disconnect(self) -> None:
-        """See `EnvClient.disconnect`."""
+        """See `SessionClient.disconnect`."""
         self._client.waited(self._client.disconnect)
 
     def new_session(self) -> Self:
-        """See `EnvClient.new_session`."""
+        """See `SessionClient.new_session`."""
         return type(self)(self._client.waited(self._client.new_session))
 
     def fork(self, wait_s: float | None = None) -> Self:
-        """See `EnvClient.fork`."""
+        """See `SessionClient.fork`."""
         return type(self)(self._client.waited(self._client.fork, wait_s))
 
     def restore(self, source: SessionClient | SyncSessionClient[Any]) -> None:
-        """See `EnvClient.restore`."""
+        """See `SessionClient.restore`."""
         self._client.waited(self._client.restore, source)
 
     def tasks(self, split: str | None = None) -> SyncTasks:
-        """See `EnvClient.tasks`; its methods block."""
+        """See `SessionClient.tasks`; its methods block."""
         return SyncTasks(self._client.waited(self._client.tasks, split))
 
     @property
     def base_url(self) -> str | None:
-        """See `EnvClient.base_url`."""
+        """See `SessionClient.base_url`."""
         return self._client.base_url
 
     @classmethod
@@ -336,7 +336,7 @@ class SyncSessionClient(LaunchMixin, Generic[ClientT]):
         return blocking
 
     def __enter__(self) -> Self:
-        with undo_on_error(self.close):  # as in `EnvClient.__aenter__`
+        with undo_on_error(self.close):  # as in `SessionClient.__aenter__`
             return self.connect()
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
