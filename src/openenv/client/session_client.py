@@ -18,6 +18,8 @@ from .base import BaseClient, key_of, managed_server_of
 from .endpoints import headers_of
 from .tasks import SyncTasks, Tasks, tasks_of
 
+__all__ = ["SessionClient", "SyncSessionClient"]
+
 
 class LaunchMixin:
     """The class methods that start a server for a client."""
