@@ -72,6 +72,7 @@ TREE = {
     "MissingExtra": ("ProviderFailed", "SESSION_ERROR", CLIENT, False, (RuntimeError, ImportError)),
     "ModelFailed": ("OpenEnvError", "SESSION_ERROR", MACHINES, False, (RuntimeError,)),
     "ModelUnavailable": ("ModelFailed", "SESSION_ERROR", MACHINES, True, (RuntimeError,)),
+    "ContextOverflow": ("ModelFailed", "SESSION_ERROR", CLIENT, False, (RuntimeError,)),
     "ModelTimeout": ("ModelUnavailable", "SESSION_ERROR", MACHINES, True, (RuntimeError, TimeoutError)),
 }
 
@@ -88,6 +89,7 @@ MADE_OF_FACTS = {
     "MissingExtra": lambda: errors.MissingExtra("gymnasium", "gymnasium"),
     "ModelFailed": lambda: errors.ModelFailed("it broke", status=400),
     "ModelUnavailable": lambda: errors.ModelUnavailable("it is busy", status=429, retry_after_s=2.0),
+    "ContextOverflow": lambda: errors.ContextOverflow("it is full", status=400),
     "ModelTimeout": lambda: errors.ModelTimeout("it was late"),
 }
 

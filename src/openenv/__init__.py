@@ -38,6 +38,7 @@ __all__ = [
     "ConnectTimeout",
     "ConnectionFailed",
     "ConnectionLost",
+    "ContextOverflow",
     "Draining",
     "EnvClient",
     "Environment",

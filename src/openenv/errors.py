@@ -18,6 +18,7 @@ __all__ = [
     "ConnectTimeout",
     "ConnectionFailed",
     "ConnectionLost",
+    "ContextOverflow",
     "Draining",
     "EnvironmentCrashed",
     "EnvironmentFactoryError",
@@ -491,6 +492,12 @@ class ModelFailed(OpenEnvError, RuntimeError):
 
     def __init__(self, message: str = "", *, status: int | None = None, retry_after_s: float | None = None):
         super().__init__(message, retry_after_s=retry_after_s, data={"status": status})
+
+
+class ContextOverflow(ModelFailed):
+    """The prompt, with the tokens that may follow it, does not fit into the context of a language model."""
+
+    blame = "client"
 
 
 class ModelUnavailable(ModelFailed):

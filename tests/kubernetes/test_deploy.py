@@ -19,8 +19,8 @@ import yaml
 from openenv.client import GenericEnvClient
 from openenv.errors import LaunchFailed
 from openenv.providers.kubernetes.api import KINDS, KubernetesCluster
+from openenv.providers.kubernetes.deployment_rollout import DeploymentRollout, labels_of, selector_of
 from openenv.providers.kubernetes.manifests import PodWorkload
-from openenv.providers.kubernetes.rollout import Rollout, labels_of, selector_of
 
 from .conftest import Space
 from .parts.servers import READY_S, at_length, serving
@@ -110,7 +110,7 @@ def test_a_version_that_is_too_old_is_told_before_anything_is_applied(space: Spa
     assert space.names == []
 
 
-class Known(Rollout):
+class Known(DeploymentRollout):
     """A rollout without the kinds that this version has not got."""
 
     @property
@@ -119,7 +119,7 @@ class Known(Rollout):
         return [each for each in super().manifests if each["kind"] not in newer]
 
 
-def rollout(variables: dict[str, str] | None = None, behaviour: str = "serve", **changes: Any) -> Rollout:
+def rollout(variables: dict[str, str] | None = None, behaviour: str = "serve", **changes: Any) -> DeploymentRollout:
     """Servers that end at once when they are asked to: then Pods have no preStop.sleep."""
     options = {"policy": False, **changes.pop("options", {})}
     spec = serving(behaviour, options=options)

@@ -17,7 +17,7 @@ from ..providers.spec import LaunchSpec, Resources
 from .terminal import PATH, variable
 
 if TYPE_CHECKING:
-    from ..providers.kubernetes.rollout import Rollout
+    from ..providers.kubernetes.deployment_rollout import DeploymentRollout
 
 
 TIMEOUT_S = 600.0
@@ -170,10 +170,10 @@ def _option(text: str) -> tuple[str, Any]:
         raise UsageError(f"--option {name}: {error}") from None
 
 
-def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
+def _rollout(fields: dict[str, Any], namespace: str | None) -> DeploymentRollout:
     from ..providers.kubernetes import KubernetesProvider
+    from ..providers.kubernetes.deployment_rollout import DeploymentRollout, labels_of, selector_of
     from ..providers.kubernetes.manifests import PodWorkload
-    from ..providers.kubernetes.rollout import Rollout, labels_of, selector_of
 
     most, sessions = fields.pop("max_replicas", None), fields.pop("sessions", 64)
     try:
@@ -196,7 +196,7 @@ def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
     variables = {**made, **spec.env_vars}
     if spec.api_key is not None:
         variables[KEYS] = f"control:{spec.api_key}" if spec.api_key else "none"
-    return Rollout(
+    return DeploymentRollout(
         workload=PodWorkload.of(spec, name, selector_of(name), labels_of(name), variables),
         replicas=spec.count,
         most=most,
@@ -206,7 +206,7 @@ def _rollout(fields: dict[str, Any], namespace: str | None) -> Rollout:
     )
 
 
-def _named(rollout: Rollout, namespace: str | None, show_secrets: bool) -> list[dict[str, Any]]:
+def _named(rollout: DeploymentRollout, namespace: str | None, show_secrets: bool) -> list[dict[str, Any]]:
     """The manifests to print."""
     found = [each for each in rollout.manifests if show_secrets or each["kind"] != "Secret"]
     for each in found:
@@ -215,7 +215,7 @@ def _named(rollout: Rollout, namespace: str | None, show_secrets: bool) -> list[
     return found
 
 
-def _about_secret(rollout: Rollout) -> str:
+def _about_secret(rollout: DeploymentRollout) -> str:
     variables = ", ".join(sorted(rollout.workload.variables))
     return (
         f"# Left out, since it holds the key: Secret {rollout.workload.name} with {variables}.\n"
@@ -236,7 +236,7 @@ def _dumped(manifest: Mapping[str, Any]) -> str:
     return dumped
 
 
-def _write_base(rollout: Rollout, namespace: str | None, folder: Path, show_secrets: bool) -> None:
+def _write_base(rollout: DeploymentRollout, namespace: str | None, folder: Path, show_secrets: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     names = []
     for each in _named(rollout, None, show_secrets):
@@ -256,7 +256,11 @@ def _write_base(rollout: Rollout, namespace: str | None, folder: Path, show_secr
 
 
 async def _deploy(
-    rollout: Rollout, namespace: str | None, kubeconfig: Path | None, context: str | None, timeout_s: float | None
+    rollout: DeploymentRollout,
+    namespace: str | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    timeout_s: float | None,
 ) -> None:
     from ..providers.kubernetes.api import KubernetesCluster
 

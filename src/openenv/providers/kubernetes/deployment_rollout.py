@@ -30,7 +30,7 @@ def labels_of(name: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class DeploymentRollout:
     """The desired objects of a rollout.
 
     Attributes:
@@ -76,7 +76,7 @@ class Rollout:
             found.append(manifests.prepull(workload))
         return found
 
-    async def kept(self, cluster: KubernetesCluster) -> Rollout:
+    async def kept(self, cluster: KubernetesCluster) -> DeploymentRollout:
         """A copy with the generated keys that the cluster already has, since clients use them.
 
         Raises:

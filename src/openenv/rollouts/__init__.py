@@ -1,0 +1,1 @@
+"""Rollouts: episodes with a model in them, recorded to the token."""

@@ -1,0 +1,107 @@
+"""The protocol between the engine and a model: one request, one completion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .records import ChatMessage, TokenSource, TokenUsage
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a model samples. None leaves a setting to the endpoint.
+
+    Attributes:
+        temperature, top_p: As in OpenAI's API.
+        max_tokens: Most tokens of one completion.
+        stop: Texts that end a completion.
+        extra: Further fields of the request's body, such as `{"top_k": 20}`.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: Sequence[str] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One call of a model.
+
+    Attributes:
+        messages: The conversation.
+        tools: Function tools in the form of OpenAI's chat completions.
+        sampling: How to sample.
+        prompt_ids: The prompt as token ids, for a model whose `takes_ids` is true; None: it tokenizes `messages`.
+        key: Idempotency key: the same for each repeat of this call, and for no other.
+        timeout_s: Seconds for this call, retries included; None for no limit.
+        session: The same for each call of a rollout, so that an endpoint can find its cached prefix.
+    """
+
+    messages: Sequence[ChatMessage]
+    tools: Sequence[Mapping[str, Any]] = ()
+    sampling: Sampling = Sampling()
+    prompt_ids: Sequence[int] | None = None
+    key: str = ""
+    timeout_s: float | None = None
+    session: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Completion:
+    """A model's answer.
+
+    Attributes:
+        message: The assistant message, in the form of OpenAI's chat completions.
+        finish_reason: `stop`, `length`, `tool_calls` or `content_filter`.
+        refused: The model or its endpoint refused to answer.
+        usage: Tokens and money.
+        prompt_ids: The whole prompt as token ids; None if the endpoint does not say.
+        completion_ids: The completion as token ids; None if the endpoint does not say.
+        logprobs: Log probability of each id of `completion_ids`; None if the endpoint does not say.
+        tokens: Where the ids come from.
+        model: Name of the model that answered.
+        version: Version of the policy that answered, if the model knows it.
+        seconds: Duration, retries included.
+    """
+
+    message: ChatMessage
+    finish_reason: str | None = None
+    refused: bool = False
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    prompt_ids: list[int] | None = None
+    completion_ids: list[int] | None = None
+    logprobs: list[float] | None = None
+    tokens: TokenSource = "none"
+    model: str = ""
+    version: int | None = None
+    seconds: float = 0.0
+
+
+class Model(Protocol):
+    """A language model.
+
+    Attributes:
+        name: Its name.
+        takes_ids: Whether it continues from `ModelRequest.prompt_ids`.
+    """
+
+    name: str
+    takes_ids: bool
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Samples one completion.
+
+        Raises:
+            ContextOverflow: The prompt does not fit into the model's context.
+            ModelFailed: The endpoint refused the request, or its answer cannot be read.
+            ModelUnavailable: It cannot answer now, retries included.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Closes connections."""
+        ...
