@@ -230,6 +230,8 @@ class Rollout(msgspec.Struct, omit_defaults=True):
         usage: Tokens and money of all turns.
         environment, contract: Name of the environment, and hash of its contract.
         model: Name of the model.
+        tools: Function tools that the model was offered, as in `ModelRequest`: the chat template puts them into the
+            prompt.
         invalid_actions: Answers that were no valid action.
         attempts: Attempts, with those that failed because of the infrastructure.
         started: Unix time of the last attempt's start in seconds.
@@ -252,6 +254,7 @@ class Rollout(msgspec.Struct, omit_defaults=True):
     environment: str = ""
     contract: str | None = None
     model: str = ""
+    tools: list[dict[str, Any]] = []
     invalid_actions: int = 0
     attempts: int = 1
     started: float = 0.0
