@@ -53,8 +53,7 @@ CHATML = """
 
 {% endif %}{% if message.content %}{{ message.content }}{% endif -%}
 {%- for call in message.tool_calls or [] -%}
-{%- if message.content or not loop.first %}
-{% endif %}<tool_call>
+{%- if message.content or not loop.first %}{{ '\\n' }}{% endif %}<tool_call>
 {"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}
 </tool_call>
 {%- endfor %}<|im_end|>
@@ -140,8 +139,7 @@ GEMMA = """
 {%- if message.content is string %}{{ message.content | trim }}{% elif message.content %}{% for part in message.content -%}
 {%- if part.type == 'image' %}<start_of_image>{% else %}{{ part.text }}{% endif -%}
 {%- endfor %}{% endif -%}
-{%- for call in message.tool_calls or [] %}
-```tool_code
+{%- for call in message.tool_calls or [] %}{{ '\\n' }}```tool_code
 {{ call.function.name }}({{ call.function.arguments | tojson }})
 ```
 {%- endfor %}<end_of_turn>
