@@ -1,4 +1,4 @@
-"""The APIs in their vendors' forms: chat completions and completions (vLLM), responses (OpenAI), messages (Anthropic)."""
+"""The APIs, each in its vendor's form: chat completions and completions (vLLM), responses, Anthropic's messages."""
 
 from __future__ import annotations
 
@@ -143,9 +143,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], Prompt]] = {
 
 
 def _logprobs(ids: Iterable[int]) -> dict[str, Any]:
-    return {
-        "content": [{"token": _TOKENIZER.decode((i,)), "logprob": logprob_of(i), "top_logprobs": []} for i in ids]
-    }
+    return {"content": [{"token": _TOKENIZER.decode((i,)), "logprob": logprob_of(i)} for i in ids]}
 
 
 def _head(sampled: Sampled, kind: str) -> dict[str, Any]:

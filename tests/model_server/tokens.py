@@ -1,4 +1,4 @@
-"""A tokenizer with a chat template: exact both ways, as fast as a copy, and with texts that have several tokenizations.
+"""A tokenizer with a chat template: exact both ways, as fast as a copy; a text has several tokenizations.
 
 Two bytes are one token (0 to 65,535), an odd byte at the end is one (from 65,536 on), then come two special tokens.
 Ids that a policy sampled byte by byte have the same text as their pairs, and other ids.
