@@ -283,6 +283,7 @@ class BytePairTokenizer:
         self._ids = {token: number for number, token in enumerate(self._tokens)}
         self._split = re.compile("(" + "|".join(map(re.escape, special)) + ")")
         self._special = {*special}
+        self.arguments_as_text = "arguments + ''" in template
         self.encoded_characters = 0
 
     def apply_chat_template(

@@ -75,7 +75,7 @@ class ChatTemplate:
         alone = self._after_answer([_QUESTION, stand_in], tools)
         end = self._after_answer([_QUESTION, {"role": "assistant", "content": _ANSWER}], tools)
         start = alone.rfind(end) if end else len(alone)
-        if start < 0 or after[:start] != alone[:start]:
+        if start < 0 or not after.startswith(alone):
             raise UsageError(
                 "the chat template writes an answer differently once messages follow it, so token ids cannot be "
                 "continued: use a model that takes messages, or another chat template"

@@ -62,7 +62,7 @@ class TokenHistory:
         self._on_break = on_break
         self._messages: list[ChatMessage] = []
         self._ids: list[int] | None = []  # None: those of an earlier turn are unknown
-        self._answers: list[tuple[int, ChatMessage]] = []  # and where the ids of each end
+        self._answers: list[tuple[int, int, ChatMessage]] = []  # where the ids of each begin and end
         self._answer_ids: list[int] = []
         self._prompt: tuple[list[ChatMessage], list[int]] | None = None
 
@@ -158,7 +158,7 @@ class TokenHistory:
             turn.prompt_ids = turn.prompt_ids[len(self._ids) :]
             self._ids += turn.prompt_ids
             self._ids += turn.completion_ids
-            self._answers.append((len(self._ids), turn.completion))
+            self._answers.append((len(self._ids) - len(turn.completion_ids), len(self._ids), turn.completion))
 
     def _changed_messages(self, messages: Sequence[ChatMessage]) -> BreakKind | None:
         """Why the messages do not extend those before."""
@@ -187,10 +187,10 @@ class TokenHistory:
         text = "" if self._template is None else self._template.text(found[start:])
         if self._template is not None and text.startswith(self._template.text(expected[start:])):
             return "retokenized"
-        answer = next((answer for end, answer in self._answers if position < end), {})
-        reasoning = _reasoning(answer)
+        begin, end, answer = next((each for each in self._answers if position < each[1]), (0, 0, {}))
         if self._template is None:
-            return "reasoning_dropped" if reasoning and _skips(expected, found, position) else "other"
+            return "reasoning_dropped" if _reasoning(answer) and _skips(expected, found, position) else "other"
+        reasoning = _reasoning({"content": self._template.text(expected[begin:end])}) or _reasoning(answer)
         return "reasoning_dropped" if reasoning and reasoning not in text else "template"
 
 
@@ -216,11 +216,11 @@ def _difference(expected: list[int], found: list[int]) -> int:
 
 
 def _reasoning(message: ChatMessage) -> str:
-    """The reasoning that a message shows; empty without."""
+    """The reasoning that a message shows, with the tag after it if it is in the text; empty without."""
     content = message.get("content")
-    if message.get("reasoning_content") or not isinstance(content, str) or "</think>" not in content:
-        return str(message.get("reasoning_content") or "").strip()
-    return content.partition("</think>")[0].rpartition("<think>")[2].strip()
+    if isinstance(content, str) and "</think>" in content:
+        return content.partition("</think>")[0].rpartition("<think>")[2].lstrip() + "</think>"
+    return str(message.get("reasoning_content") or "").strip()
 
 
 def _without_reasoning(message: ChatMessage) -> ChatMessage:
