@@ -30,6 +30,7 @@ __all__ = [
     "InvalidAction",
     "InvalidArgument",
     "InvalidMessage",
+    "JournalFailed",
     "JournalInUse",
     "JournalMismatch",
     "JudgeFailed",
@@ -266,6 +267,10 @@ class JournalInUse(UsageError):
 
 class JournalMismatch(UsageError):
     """The journal of a sampler is of another split, size, seed or shard, or is not a journal."""
+
+
+class JournalFailed(OpenEnvError, OSError):
+    """A run cannot be recorded: its disk is full, or its files cannot be written. It goes on when it can be."""
 
 
 class PolicyFailed(UsageError):

@@ -262,6 +262,11 @@ class TaskSampler:
         return self._held.get((task.epoch, task.index, task.repeat)) is task
 
     @property
+    def has_journal(self) -> bool:
+        """Whether finished tasks do not come again after a restart."""
+        return self._journal is not None
+
+    @property
     def left(self) -> int | None:
         """Number of unfinished tasks in all epochs; None without a limit of epochs."""
         with self._here():

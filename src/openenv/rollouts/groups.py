@@ -1,0 +1,180 @@
+"""The groups of a run: those that are being played, the tasks that they come from, and what the run has done."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ..errors import InvalidArgument
+from ..evals.sampler import SampledTask, TaskSampler
+from .records import Rollout, RolloutGroup, RolloutOutcome, RolloutTask, TokenUsage, Turn
+
+TaskSource = Iterable[RolloutTask | int] | AsyncIterable[RolloutTask | int] | TaskSampler
+"""Tasks of a run: tasks, or seeds; perhaps those of a sampler."""
+
+
+@dataclass(slots=True)
+class RolloutProgress:
+    """What a run has done since it began or was resumed.
+
+    Attributes:
+        outcomes: Number of rollouts by outcome.
+        errors: Number of failed rollouts by class of the error.
+        retries: Attempts that failed because of the infrastructure and were repeated.
+        stale: Rollouts that were too old for the policy.
+        turns: Calls of the model.
+        usage: Their tokens and money.
+        total_reward, rewarded: Sum of the returns, and number of rollouts that have one.
+        groups: Finished groups, without those that `keep` dropped.
+        dropped: Groups that `keep` dropped or the caller cancelled.
+    """
+
+    outcomes: Counter[RolloutOutcome] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    retries: int = 0
+    stale: int = 0
+    turns: int = 0
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    total_reward: float = 0.0
+    rewarded: int = 0
+    groups: int = 0
+    dropped: int = 0
+
+    def add(self, rollout: Rollout) -> None:
+        """Counts a finished rollout."""
+        self.outcomes[rollout.outcome] += 1
+        self.turns += len(rollout.turns)
+        self.usage.add(rollout.usage)
+        if rollout.failure is not None:
+            self.errors[rollout.failure.error] += 1
+        if rollout.reward is not None:
+            self.total_reward += rollout.reward
+            self.rewarded += 1
+
+
+def drop_equal(least: int) -> Callable[[RolloutGroup], bool]:
+    """A filter for `keep`: drops a group once it has `least` rollouts, and all have the same return.
+
+    Such a group has no gradient in GRPO. If `least` is less than the size of the group, the rest is not played.
+
+    Raises:
+        InvalidArgument: `least` is less than 2.
+    """
+    if least < 2:
+        raise InvalidArgument(f"least={least}: one return always equals itself; give 2 at least")
+
+    def keep(group: RolloutGroup) -> bool:
+        return len(group.rollouts) < least or len(set(group.rewards)) > 1
+
+    return keep
+
+
+@dataclass(slots=True, eq=False)
+class LiveGroup:
+    """A group whose rollouts are being played, or that the consumer has not taken.
+
+    Attributes:
+        group: The group so far.
+        members: Numbers of the rollouts that it needs.
+        source: The sampler's task; None for one of another source.
+        playing: The tasks of its rollouts that are played, by number.
+        over: It waits for the consumer, or was dropped.
+    """
+
+    group: RolloutGroup
+    members: list[int]
+    source: SampledTask | None = None
+    playing: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    over: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class PendingRollout:
+    """A rollout to play.
+
+    Attributes:
+        live: Its group.
+        number: Its number in the group.
+        turns: The turns that it has already.
+        restarts: How often it began from scratch.
+    """
+
+    live: LiveGroup
+    number: int
+    turns: list[Turn] = field(default_factory=list)
+    restarts: int = 0
+
+
+class TaskFeed:
+    """The tasks of a run, without those of groups that an interrupted run began.
+
+    Args:
+        source: The tasks.
+    """
+
+    def __init__(self, source: TaskSource):
+        self._given = _iterated(source)
+        self._journaled = isinstance(source, TaskSampler) and source.has_journal
+        # The groups of an interrupted run by task; None for one that has ended.
+        self._known: dict[bytes, list[LiveGroup | None]] = {}
+        self._repeats: Counter[bytes] = Counter()
+
+    def know(self, task: RolloutTask, live: LiveGroup | None) -> None:
+        """Takes a group that was begun before; None if it has ended. Its task will come again."""
+        self._known.setdefault(msgspec.json.encode(task), []).append(live)
+
+    async def next(self) -> tuple[RolloutTask, SampledTask | None] | None:
+        """The next task of no known group, and the sampler's record of it; None after the last one.
+
+        Raises:
+            InvalidArgument: An item is not a task.
+        """
+        async for item in self._given:
+            sampled = item if isinstance(item, SampledTask) else None
+            task = self._task_of(item)
+            if not self._is_known(task, sampled):
+                return task, sampled
+        return None
+
+    def _is_known(self, task: RolloutTask, sampled: SampledTask | None) -> bool:
+        known = self._known.get(msgspec.json.encode(task), [])
+        for live in known:
+            # A sampler's journal does not give a task of a group that has ended: this is another repeat of it.
+            if live is None and self._journaled:
+                continue
+            known.remove(live)
+            if live is not None:
+                live.source = sampled
+            elif sampled is not None:
+                sampled.finish()
+            return True
+        return False
+
+    def _task_of(self, item: RolloutTask | int | SampledTask) -> RolloutTask:
+        """The task with its seed. One without a seed gets the same one when the run is resumed."""
+        if isinstance(item, SampledTask):
+            return RolloutTask(seed=item.seed, split=item.split, index=item.index)
+        if isinstance(item, int):
+            return RolloutTask(seed=item)
+        if not isinstance(item, RolloutTask):
+            raise InvalidArgument(f"tasks: {item!r:.100} is neither a RolloutTask nor a seed")
+        if item.seed is not None:
+            return item
+        words = msgspec.json.encode(item)
+        self._repeats[words] += 1
+        digest = hashlib.blake2b(words + str(self._repeats[words]).encode(), digest_size=4).digest()
+        return msgspec.structs.replace(item, seed=int.from_bytes(digest) >> 1)
+
+
+async def _iterated(source: TaskSource) -> AsyncIterator[RolloutTask | SampledTask | int]:
+    if isinstance(source, AsyncIterable):
+        async for item in source:
+            yield item
+    else:
+        for item in source:
+            yield item

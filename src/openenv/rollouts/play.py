@@ -1,0 +1,317 @@
+"""One rollout: the conversation between a model and an environment, from reset to outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from .._backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, Backoff, jittered_pause
+from ..errors import (
+    ContextOverflow,
+    EnvironmentFailed,
+    InvalidAction,
+    InvalidArgument,
+    MessageTooLarge,
+    ModelFailed,
+    ModelUnavailable,
+    OpenEnvError,
+    ResetRequired,
+    StepFailed,
+    UsageError,
+)
+from .model import Completion, Model, ModelRequest, Sampling
+from .options import RolloutOptions
+from .records import ChatMessage, Rollout, RolloutOutcome, StepRecord, TokenUsage, Turn, context_of
+from .sessions import Result, SessionPool
+from .tokens import PrefixBroken, TokenHistory
+
+if TYPE_CHECKING:
+    from .chat_view import ChatCall, ChatView
+    from .journal import RolloutJournal
+
+# Larger rewards: their squares overflow a float.
+_MOST_REWARD = 1e50
+
+
+class Diverged(Exception):
+    """The environment's results differ from those that were recorded, so the recorded answers do not fit."""
+
+
+class Stale(Exception):
+    """The policy is too many versions ahead of a turn of the rollout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """Plays rollouts.
+
+    Attributes:
+        sessions: The sessions of the run.
+        model: The model.
+        view: The chat view of the environment.
+        options: The options of the run.
+        journal: Takes each answer and each result before it is used; None to keep none.
+        run_id: Id of the run.
+        requests: Limits the calls of the model at the same time.
+    """
+
+    sessions: SessionPool
+    model: Model
+    view: ChatView
+    options: RolloutOptions
+    journal: RolloutJournal | None
+    run_id: str
+    requests: asyncio.Semaphore
+
+    async def play(self, rollout: Rollout, slot: int, restarts: int) -> RolloutOutcome:
+        """Plays a rollout to its end. Turns that it has already are repeated in the environment, not sampled again.
+
+        Args:
+            rollout: The rollout; gets the turns.
+            slot: Its slot in `sessions`.
+            restarts: How often the rollout began from scratch.
+
+        Raises:
+            Diverged: The environment does not repeat the results of the turns that the rollout has.
+            Stale: See `max_staleness` of `rollouts`.
+            OpenEnvError: The attempt failed.
+        """
+        recorded, rollout.turns = rollout.turns, []
+        rollout.started, rollout.invalid_actions, rollout.usage = time.time(), 0, TokenUsage()
+        conversation = _Conversation(self, rollout, slot, recorded, restarts)
+        try:
+            async with asyncio.timeout(self.options.budget.seconds) as limit:
+                return await conversation.outcome()
+        except TimeoutError as error:
+            if limit.expired() and not isinstance(error, OpenEnvError):
+                return RolloutOutcome.OUT_OF_TIME
+            raise
+        finally:
+            rollout.turns += recorded[len(rollout.turns) :]  # what was not repeated is not lost
+            rollout.seconds = time.time() - rollout.started
+
+
+class _Conversation:
+    """The state of one attempt."""
+
+    def __init__(self, player: Player, rollout: Rollout, slot: int, recorded: list[Turn], restarts: int):
+        self._player = player
+        self._rollout = rollout
+        self._slot = slot
+        self._recorded = recorded
+        self._restarts = restarts
+        self._history = TokenHistory(player.options.tokenizer, on_break=player.options.on_break)
+        self._messages: list[ChatMessage] = []
+        limit = player.options.budget.invalid
+        self._most_invalid = player.view.chat.max_invalid if limit is None else limit
+
+    async def outcome(self) -> RolloutOutcome:
+        player, rollout, slot = self._player, self._rollout, self._slot
+        first = await player.sessions.reset(slot, rollout.task.reset_arguments)
+        if first.metadata:
+            rollout.episode_id = first.metadata.get("episode_id")
+        self._messages += player.view.begin(first.observation)
+        if first.done:
+            return _end(first.truncated)
+        while True:
+            try:
+                turn = await self._next_turn()
+            except ContextOverflow:
+                return RolloutOutcome.OUT_OF_CONTEXT
+            rollout.turns.append(turn)
+            rollout.usage.add(turn.usage)
+            if turn.finish_reason == "content_filter":
+                return RolloutOutcome.REFUSED
+            last = await self._act(turn)
+            if last is not None and last.done:
+                return _end(last.truncated)
+            if self._most_invalid is not None and rollout.invalid_actions >= max(1, self._most_invalid):
+                raise ModelFailed(
+                    f"{rollout.invalid_actions} answers were no valid action, and the limit is {self._most_invalid} "
+                    f"(max_invalid of the chat view, or budget.invalid); the last: {turn.steps[-1].error}"
+                )
+            if (spent := self._spent(turn)) is not None:
+                return spent
+
+    def _spent(self, turn: Turn) -> RolloutOutcome | None:
+        """Which part of the budget is used up."""
+        budget, rollout = self._player.options.budget, self._rollout
+        usage = rollout.usage
+        if budget.tokens is not None and usage.completion_tokens >= budget.tokens:
+            return RolloutOutcome.OUT_OF_TOKENS
+        if budget.cost is not None and (usage.cost or 0.0) >= budget.cost:
+            return RolloutOutcome.OUT_OF_TOKENS
+        if budget.context is not None and turn.usage.prompt_tokens + turn.usage.completion_tokens >= budget.context:
+            return RolloutOutcome.OUT_OF_CONTEXT
+        if budget.turns is not None and len(rollout.turns) >= budget.turns:
+            return RolloutOutcome.OUT_OF_TURNS
+        return None
+
+    # The model.
+
+    async def _next_turn(self) -> Turn:
+        """The next answer: the recorded one, or else a new one, which is recorded before it is used."""
+        player, number = self._player, len(self._rollout.turns)
+        if number < len(self._recorded):
+            turn = self._recorded[number]
+            again = self._history.turn(self._messages, completion_of(turn, self._rollout.turns), player.view.tools)
+            if again.prompt != turn.prompt:
+                raise Diverged
+            turn = msgspec.structs.replace(turn, steps=[])
+        else:
+            turn = await self._sampled(number)
+            if player.journal is not None:
+                player.journal.turn(self._rollout.rollout_id, number, turn)
+        self._messages.append(turn.completion)
+        return turn
+
+    async def _sampled(self, number: int) -> Turn:
+        player, rollout = self._player, self._rollout
+        version = player.options.version()
+        if player.options.is_stale(rollout):
+            raise Stale
+        tools = player.view.tools
+        request = ModelRequest(
+            messages=self._messages,
+            tools=tools,
+            sampling=self._sampling(),
+            prompt_ids=self._history.prompt_for(self._messages, player.view.tools)
+            if player.model.takes_ids
+            else None,
+            key=f"{player.run_id}/{rollout.rollout_id}/{self._restarts}/{number}",
+            session=f"{player.run_id}/{rollout.rollout_id}",
+        )
+        budget = player.options.budget
+        if budget.context is not None and len(request.prompt_ids or ()) >= budget.context:
+            raise ContextOverflow(f"the prompt has {len(request.prompt_ids or ())} tokens")
+        completion = await self._completion(request)
+        try:
+            turn = self._history.turn(self._messages, completion, player.view.tools)
+        except PrefixBroken as broken:
+            raise ModelFailed(broken.message) from broken
+        if turn.version is None:
+            turn.version = version
+        if completion.refused:
+            turn.finish_reason = "content_filter"
+        return turn
+
+    def _sampling(self) -> Sampling:
+        """The sampling of the next call: no more tokens than the budget has left."""
+        sampling, most = self._player.options.sampling, self._player.options.budget.tokens
+        if most is None:
+            return sampling
+        left = most - self._rollout.usage.completion_tokens
+        return dataclasses.replace(sampling, max_tokens=min(left, sampling.max_tokens or left))
+
+    async def _completion(self, request: ModelRequest) -> Completion:
+        """Calls the model; repeats the call under its key while the model is unavailable."""
+        player, backoff = self._player, Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        for attempt in range(player.options.retries + 1):
+            try:
+                async with player.requests:
+                    return await player.model.complete(request)
+            except ModelUnavailable as error:
+                if attempt == player.options.retries:
+                    raise
+                await asyncio.sleep(max(jittered_pause(backoff.grow()), error.retry_after_s or 0.0))
+        raise AssertionError("retries is at least 0")
+
+    # The environment.
+
+    async def _act(self, turn: Turn) -> Result | None:
+        """Takes the steps of an answer, and adds their results to the conversation. Returns the last result."""
+        player, rollout, result = self._player, self._rollout, None
+        began = time.perf_counter()
+        number = len(rollout.turns) - 1
+        known = self._recorded[number].steps if number < len(self._recorded) else []
+        for call in player.view.actions(turn.completion):
+            step = StepRecord(action=call.action, call_id=call.call_id, tool=call.tool, error=call.error)
+            if result is not None and result.done:
+                step.error = "the episode had ended before this call"
+            elif call.error is None:
+                result = await self._step(call, step)
+            if len(turn.steps) < len(known):
+                if step != known[len(turn.steps)]:
+                    raise Diverged
+            elif player.journal is not None:
+                player.journal.step(rollout.rollout_id, number, step)
+            turn.steps.append(step)
+            if result is not None and result.done:
+                continue
+            if step.error is not None:
+                rollout.invalid_actions += 1
+                self._messages.append(player.view.invalid(dataclasses.replace(call, error=step.error)))
+            elif result is not None:
+                self._messages.append(player.view.result(call, result.observation, result.done))
+        turn.environment_s = time.perf_counter() - began
+        return result
+
+    async def _step(self, call: ChatCall, step: StepRecord) -> Result | None:
+        """Takes a step. Returns None after an invalid action."""
+        assert call.action is not None
+        try:
+            result = await self._player.sessions.step(self._slot, call.action)
+        except (InvalidAction, InvalidArgument, MessageTooLarge) as error:
+            step.error = str(error)
+            return None
+        except ResetRequired as error:
+            raise StepFailed(
+                f"the environment required a reset in the middle of the episode: {error.message}"
+            ) from error
+        step.observation, step.done, step.truncated = result.observation, result.done, result.truncated
+        if result.reward is not None:
+            step.reward = float(result.reward)
+            if not abs(step.reward) <= _MOST_REWARD:
+                raise StepFailed(f"a step gave the reward {step.reward}, which cannot be part of a return")
+        parts = (result.metadata or {}).get("rubric")
+        if isinstance(parts, dict):
+            step.rubric = {
+                str(name): float(score)
+                for name, score in parts.items()
+                if isinstance(score, int | float) and abs(score) <= _MOST_REWARD
+            }
+        return result
+
+
+def completion_of(turn: Turn, before: list[Turn]) -> Completion:
+    """The completion that a recorded turn was made of, with the whole prompt.
+
+    Args:
+        turn: The turn.
+        before: The turns before it.
+    """
+    prompt_ids = turn.prompt_ids
+    if prompt_ids is not None and turn.prefix_break is None:
+        prompt_ids = context_of(before) + prompt_ids
+    return Completion(
+        message=turn.completion,
+        finish_reason=turn.finish_reason,
+        usage=turn.usage,
+        prompt_ids=prompt_ids,
+        completion_ids=turn.completion_ids,
+        logprobs=turn.logprobs,
+        tokens=turn.tokens,
+        model=turn.model,
+        version=turn.version,
+        seconds=turn.model_s,
+    )
+
+
+def outcome_of(error: OpenEnvError) -> RolloutOutcome | None:
+    """The outcome of a rollout that failed; None for a mistake of the caller, which ends the run."""
+    if isinstance(error, ModelFailed):
+        return RolloutOutcome.MODEL_FAILED
+    if error.blame == "infrastructure":
+        return RolloutOutcome.INFRASTRUCTURE
+    if isinstance(error, EnvironmentFailed):
+        return RolloutOutcome.ENVIRONMENT_FAILED
+    return None if isinstance(error, UsageError) else RolloutOutcome.INFRASTRUCTURE
+
+
+def _end(truncated: bool) -> RolloutOutcome:
+    return RolloutOutcome.TRUNCATED if truncated else RolloutOutcome.TERMINATED

@@ -1,0 +1,163 @@
+"""The sessions of a run: calls of many rollouts, sent in batches over few connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from ..client import GenericEnvClient, VectorEnvClient
+from ..errors import OpenEnvError
+from ..types import StepResult
+
+Result = StepResult[dict[str, Any]]
+
+# One connection serves that many sessions without being what they wait for.
+_SESSIONS_A_CONNECTION = 512
+
+
+class SessionPool:
+    """The slots of a `VectorEnvClient`, one for each rollout at a time. Use it as an asynchronous context manager.
+
+    The calls that rollouts make in one iteration of the event loop leave in one message.
+
+    Args:
+        slots: Number of slots: most sessions at the same time.
+        connections: Number of connections; None for one for each 512 sessions and at least one for each server.
+        options: Arguments of `GenericEnvClient`.
+
+    Attributes:
+        client: The client.
+    """
+
+    def __init__(self, slots: int, connections: int | None, **options: Any):
+        urls = options.get("base_url")
+        servers = len(urls) if isinstance(urls, list | tuple) else 1
+        count = connections or max(servers, -(-slots // _SESSIONS_A_CONNECTION))
+        self.client = VectorEnvClient(GenericEnvClient, num_envs=slots, connections=min(count, slots), **options)
+        self._free = deque(range(slots))
+        self._freed = asyncio.Event()
+        self._replies: dict[int, asyncio.Future[Result]] = {}
+        self._resets: list[tuple[int, Mapping[str, Any]]] = []
+        self._steps: list[tuple[int, dict[str, Any]]] = []
+        self._called = asyncio.Event()
+        self._underway = 0
+        self._sent = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._open: set[int] = set()
+
+    async def __aenter__(self) -> SessionPool:
+        await self.client.connect()
+        self._tasks = [asyncio.create_task(self._send()), asyncio.create_task(self._receive())]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.client.close()
+
+    async def take(self) -> int:
+        """Waits for a free slot and takes it."""
+        while not self._free:
+            self._freed.clear()
+            await self._freed.wait()
+        return self._free.popleft()
+
+    def give_back(self, slot: int) -> None:
+        """Frees a slot. Those that have a session are taken first."""
+        if slot in self._open:
+            self._free.appendleft(slot)
+        else:
+            self._free.append(slot)
+        self._freed.set()
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the server has given a session to any of the slots."""
+        return bool(self._open)
+
+    async def reset(self, slot: int, arguments: Mapping[str, Any]) -> Result:
+        """Begins an episode.
+
+        Args:
+            slot: A slot that the caller has taken.
+            arguments: The arguments of the environment's reset.
+
+        Raises:
+            OpenEnvError: The failure of this session.
+        """
+        late = self._replies.get(slot)
+        if late is not None:  # a cancelled rollout had a call in flight
+            await asyncio.wait([late])
+        self._resets.append((slot, arguments))
+        self._open.discard(slot)
+        result = await self._reply(slot)
+        self._open.add(slot)
+        return result
+
+    async def step(self, slot: int, action: dict[str, Any]) -> Result:
+        """Takes a step. Raises as `reset` does."""
+        self._steps.append((slot, action))
+        return await self._reply(slot)
+
+    async def _reply(self, slot: int) -> Result:
+        reply: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._replies[slot] = reply
+        self._called.set()
+        try:
+            result = await reply
+        except asyncio.CancelledError:
+            if self._replies.get(slot) is reply:
+                self._replies[slot] = asyncio.get_running_loop().create_future()
+            raise
+        if result.error is not None:
+            raise result.error
+        return result
+
+    async def _send(self) -> None:
+        while True:
+            await self._called.wait()
+            self._called.clear()
+            resets, self._resets = self._resets, []
+            steps, self._steps = self._steps, []
+            for slot, arguments in resets:
+                await self._sending([slot], self.client.send_reset(env_ids=[slot], **arguments))
+            if steps:
+                slots = [slot for slot, _ in steps]
+                await self._sending(slots, self.client.send([action for _, action in steps], slots))
+
+    async def _sending(self, slots: list[int], sending: Awaitable[None]) -> None:
+        try:
+            await sending
+        except OpenEnvError as error:
+            for slot in slots:
+                self._settle(slot, StepResult(observation={}, error=error))
+        else:
+            self._underway += len(slots)
+            self._sent.set()
+
+    async def _receive(self) -> None:
+        while True:
+            while not self._underway:
+                self._sent.clear()
+                await self._sent.wait()
+            results = await self.client.recv()
+            self._underway -= len(results)
+            for slot, result in results:
+                self._settle(slot, result)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A fault of the program: the callers raise it."""
+        error = None if task.cancelled() else task.exception()
+        for reply in self._replies.values() if error else ():
+            if not reply.done():
+                reply.set_exception(error)
+
+    def _settle(self, slot: int, result: Result) -> None:
+        reply = self._replies.pop(slot)
+        if not reply.done():
+            reply.set_result(result)
