@@ -92,11 +92,20 @@ pre{background:#8882;padding:.75rem;overflow:auto}</style>
 
 async def page(request: Request) -> Response:
     """Serves the page, or one that says how to build it."""
-    headers = _headers_with(_PAGE_POLICY, request)
-    index = STATIC / "index.html"
-    if not index.is_file():
-        return HTMLResponse(_UNBUILT, NOT_BUILT, headers)
-    return _file_response(request, index, headers)
+    return document(request, "index.html", _framed(_PAGE_POLICY, request))
+
+
+def document(request: Request, name: str, policy: str) -> Response:
+    """Serves a document that Vite built, or one that says how to build it.
+
+    Args:
+        request: The request.
+        name: The name of its file.
+        policy: Its content security policy.
+    """
+    headers = _headers_with(policy)
+    path = STATIC / name
+    return _file_response(request, path, headers) if path.is_file() else HTMLResponse(_UNBUILT, NOT_BUILT, headers)
 
 
 async def slash(request: Request) -> Response:
@@ -120,7 +129,7 @@ async def frame(request: Request) -> Response:
 
     A `srcdoc` would inherit the policy of the page, which forbids the panel's scripts.
     """
-    return HTMLResponse(_FRAME, headers=_headers_with(_FRAME_POLICY, request))
+    return HTMLResponse(_FRAME, headers=_headers_with(_framed(_FRAME_POLICY, request)))
 
 
 _ENDPOINTS = frozenset({page, slash, asset, frame})
@@ -197,9 +206,12 @@ def _redirect(place: str, scope: Any) -> Response:
     )
 
 
-def _headers_with(policy: str, request: Request) -> dict[str, str]:
-    """Headers with a policy. Own pages, Spaces and the server's allowed origins may show the document in a frame."""
+def _framed(policy: str, request: Request) -> str:
+    """A policy by which own pages, Spaces and the server's allowed origins may show the document in a frame."""
     named = [origin.strip() for origin in (request.app.state.openenv.settings.allowed_origins or "").split(",")]
     ancestors = ["*"] if "*" in named else [*_ANCESTORS, *(origin for origin in named if "://" in origin)]
-    policy = f"{policy}; frame-ancestors {' '.join(ancestors)}"
+    return f"{policy}; frame-ancestors {' '.join(ancestors)}"
+
+
+def _headers_with(policy: str) -> dict[str, str]:
     return {**_COMMON, "Cache-Control": _ASK_AGAIN, "Content-Security-Policy": policy}
