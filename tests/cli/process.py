@@ -1,4 +1,4 @@
-"""`openenv serve` as a process of its own."""
+"""`openenv serve`, and other commands with a server, as a process of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["END_S", "LIMIT_S", "Serving", "serving"]
+__all__ = ["END_S", "LIMIT_S", "Serving", "running", "serving"]
 
 # Starting an interpreter on a busy machine.
 LIMIT_S = 30.0
@@ -99,8 +99,15 @@ def _members(group: int) -> list[int]:
 def serving(*arguments: str, cwd: Path | None = None, **variables: str) -> Iterator[Serving]:
     """Runs `openenv serve ARGUMENTS --port 0`, and kills what is left of it in the end."""
     port = [] if "PORT" in variables or "--port" in arguments else ["--port", "0"]
+    with running("serve", *arguments, *port, cwd=cwd, **variables) as server:
+        yield server
+
+
+@contextmanager
+def running(*arguments: str, cwd: Path | None = None, **variables: str) -> Iterator[Serving]:
+    """Runs an `openenv` command that prints the address of its server, and kills what is left of it in the end."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "openenv", "serve", *arguments, *port],
+        [sys.executable, "-m", "openenv", *arguments],
         cwd=cwd,
         env={**os.environ, **variables},
         stdout=subprocess.DEVNULL,

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,8 @@ from openenv.cli import main
 from openenv.recording.reader import Recording
 
 from ..recording.written import array_mark, episode, line, write_lines, write_parquet
+from ..rollouts.folders import make_rollout, write_rollouts
+from .process import running
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -85,7 +89,7 @@ def test_what_cannot_be_read_is_told_beside_the_list(episodes: Run, record: Path
     assert len(json.loads(episodes("ls", record, "--json")[1])["faults"]) == 2
 
 
-@pytest.mark.parametrize("command", ["ls", "show", "stats", "plot"])
+@pytest.mark.parametrize("command", ["ls", "show", "stats", "plot", "view"])
 def test_a_path_that_is_not_there_is_exit_code_2(episodes: Run, tmp_path: Path, command: str) -> None:
     code, _, err = episodes(command, tmp_path / "nowhere")
     assert code == 2
@@ -248,3 +252,23 @@ def test_a_record_gives_no_commands_to_the_terminal(episodes: Run, tmp_path: Pat
         assert code == 0
         assert "\x1b" not in out + err
         assert "\x07" not in out + err
+
+
+def test_rollouts_are_served_until_ctrl_c(tmp_path: Path) -> None:
+    write_rollouts(tmp_path / "monday" / "a.jsonl", make_rollout(0), make_rollout(1))
+    with running("episodes", "view", str(tmp_path)) as server:
+        assert str(tmp_path) in server.announcement
+        answer = server.get("/rollouts/runs")
+        while answer["reading"]:
+            answer = server.get("/rollouts/runs")
+        assert [(run["run"], run["rollouts"]) for run in answer["runs"]] == [("monday", 2)]
+        code, complaints = server.end(signal.SIGINT)
+    assert (code, "Traceback" in complaints) == (130, False)
+
+
+def test_a_port_in_use_and_a_tokenizer_that_is_not_there_are_usage_errors(episodes: Run, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, _, err = episodes("view", tmp_path, "--port", taken.getsockname()[1])
+    assert (code, "--port" in err) == (1, True)
+    code, _, err = episodes("view", tmp_path, "--tokenizer", tmp_path / "nothing")
+    assert (code, "tokenizer" in err or "pip install 'openenv[transformers]'" in err) == (1, True)

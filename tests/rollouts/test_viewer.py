@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from openenv.rollouts.records import PrefixBreak, Rollout, RolloutOutcome
 from openenv.rollouts.viewer import viewer_app
 
+from .chat_templates import BytePairTokenizer
 from .folders import make_rollout, make_turn, write_rollouts
 
 FAILED = RolloutOutcome.MODEL_FAILED
@@ -92,27 +93,29 @@ def test_groups_and_runs_have_means_of_the_rollouts_with_a_return(viewer: Viewer
 
 
 def test_a_rollout_comes_without_its_token_ids_and_a_turns_tokens_on_demand(tmp_path: Path) -> None:
-    ids = {"prompt_ids": [1, 2, 3], "completion_ids": [4, 5], "logprobs": [-0.5, -1.5], "tokens": "sampled"}
+    tokenizer = BytePairTokenizer("", ["<end>"])
+    sampled = tokenizer.encode("tea €", add_special_tokens=False)
+    logprobs = [-0.5 * (1 + 2 * (place % 2)) for place in range(len(sampled))]
+    ids = {"prompt_ids": [1, 2, 3], "completion_ids": sampled, "logprobs": logprobs, "tokens": "sampled"}
     broken = PrefixBreak("compaction", 2, 5, 3)
     rollout = make_rollout(turns=[make_turn(), make_turn(1, prefix_break=broken, **ids)])
     write_rollouts(tmp_path / "a.jsonl", rollout)
 
-    class Letters:
-        def decode(self, ids: list[int], /) -> str:
-            return "".join(chr(64 + each) for each in ids)
-
     named = {"file": "a.jsonl", "offset": 0}
-    for tokenizer, texts in ((None, None), (Letters(), ["D", "E"])):
-        with TestClient(viewer_app(tmp_path, tokenizer=tokenizer), base_url="http://127.0.0.1") as client:
+    for given in (None, tokenizer):
+        with TestClient(viewer_app(tmp_path, tokenizer=given), base_url="http://127.0.0.1") as client:
             viewer = Viewer(client)
             viewer.runs()
             shown = viewer.get("rollout", **named)
-            assert shown["tokens"][1] == {"prompt": 3, "completion": 2, "logprob": -1.0}
+            mean = pytest.approx(sum(logprobs) / len(sampled))
+            assert shown["tokens"][1] == {"prompt": 3, "completion": len(sampled), "logprob": mean}
             read = msgspec.convert(shown["rollout"], Rollout)
             assert (read.turns[0], read.turns[1].prefix_break) == (rollout.turns[0], broken)
             assert read.turns[1].completion_ids is None
             tokens = viewer.get("tokens", **named, turn=1)
-            assert tokens == {"source": "sampled", "ids": [4, 5], "logprobs": [-0.5, -1.5], "texts": texts}
+            assert (tokens["source"], tokens["ids"], tokens["logprobs"]) == ("sampled", sampled, logprobs)
+            assert (tokens["texts"] is None) == (given is None)
+            assert given is None or "".join(tokens["texts"]) == "tea €"
             assert viewer.get("tokens", **named, turn=0)["ids"] == []
             assert client.get("/rollouts/tokens", params={**named, "turn": 2}).status_code == 404
 

@@ -1,4 +1,4 @@
-"""`openenv episodes`: list, show, export, plot and count recorded episodes."""
+"""`openenv episodes`: list, show, view, export, plot and count recorded episodes."""
 
 from __future__ import annotations
 
@@ -225,6 +225,7 @@ def episodes() -> None:
       openenv episodes ls records
       openenv episodes show records Xb3-1
       openenv episodes stats records
+      openenv episodes view runs
     """
 
 
@@ -296,6 +297,49 @@ def show(path: Path, episode_id: str | None, as_json: bool) -> None:
             total = "" if episode.episode_return is None else f", return {episode.episode_return:g}"
             click.echo(f"{episode.outcome} after {episode.steps:,} steps{total}")
     say_damage(recording.damage)
+
+
+@episodes.command(short_help="Show the rollouts of a model in a web page.")
+@click.argument("path", metavar="DIR", type=PATH)
+@click.option(
+    "-p",
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    show_default="a free one",
+    help="Port on 127.0.0.1. Every user of this machine can open the page.",
+)
+@click.option(
+    "--tokenizer",
+    metavar="NAME",
+    help="Folder or name on the Hub of the model's tokenizer, which shows tokens as text. (Extra `transformers`.)",
+)
+def view(path: Path, port: int, tokenizer: str | None) -> None:
+    """Serves a page on this machine with the rollouts that `openenv rollout -o DIR` writes, also while they are being
+    written: runs, groups and rollouts to filter, sort and search, and each as a conversation with its rewards and
+    tokens. DIR may contain the folders of many runs. Ctrl-C ends it.
+
+    \b
+    Examples:
+      openenv episodes view runs
+      openenv episodes view runs/monday --port 8080 --tokenizer Qwen/Qwen3-0.6B
+    """
+    from ..rollouts.viewer import load_tokenizer, viewer_app
+    from ..server.auth import NO_KEYS
+    from ..settings import ServerSettings
+    from ..telemetry.logs import configure_logging
+    from .serve import listen, run_here
+
+    settings = ServerSettings.read(host="127.0.0.1", port=port, api_keys=NO_KEYS)
+    settings = settings.model_copy(update={"ssl_certfile": None})
+    configure_logging(settings.log_format, settings.log_level)
+    try:
+        app = viewer_app(path, settings, None if tokenizer is None else load_tokenizer(tokenizer))
+    except UnreadableRecord as error:
+        raise NoAnswer(error.message) from error
+    listener = listen(settings)
+    click.echo(f"rollouts of {path} on http://127.0.0.1:{listener.getsockname()[1]}", err=True)
+    run_here(app, settings, listener)
 
 
 def _row(episode: Episode) -> tuple[str, ...]:

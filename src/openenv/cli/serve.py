@@ -365,7 +365,7 @@ def serve(target: str, reload: bool, **options: Any) -> None:
 
         watched(target)  # before the socket is bound
     app = None if reload or settings.workers > 1 else targets.load(target)
-    listener = _listen(settings)
+    listener = listen(settings)
 
     def ready(serves: dict[str, Any]) -> None:
         announce(settings, listener, serves, made_key, reload)
@@ -393,7 +393,8 @@ def server_options(settings: ServerSettings) -> dict[str, Any]:
     }
 
 
-def _listen(settings: ServerSettings) -> socket.socket:
+def listen(settings: ServerSettings) -> socket.socket:
+    """The listening socket at the address of the settings. Raises `UsageError` if it cannot be bound."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
         return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)

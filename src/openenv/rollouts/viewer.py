@@ -8,17 +8,18 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
-from ..errors import UnreadableRecord
+from ..errors import MissingExtra, UnreadableRecord, UsageError
 from ..server.auth import NO_KEYS, Authenticator
 from ..server.middleware import error_response, install_error_handlers, request_head
 from ..server.page import files
 from ..settings import ServerSettings
+from .chat_template import Tokenizer
 from .index import RolloutIndex, RolloutSummary
 from .listing import GroupListing, RolloutFilter, RolloutListing, SearchListing, groups_of, ordered, runs_of
 from .records import RolloutOutcome, Turn
@@ -30,6 +31,8 @@ PATIENCE_S = 0.5
 MOST_FOUND = 500
 MOST_FAULTS = 20
 _SEARCHED_TOGETHER = 64
+# Bytes of a character in UTF-8. A token is at least one of them.
+_MOST_BYTES = 4
 # The page of a server may show pictures of any address; a model could send what it knows to one.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; connect-src 'self'; "
@@ -40,15 +43,28 @@ _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 Offset = Annotated[int, Query(ge=0)]
 
 
-class TokenDecoder(Protocol):
-    """The part of a tokenizer that shows tokens as text."""
+def load_tokenizer(name: str) -> Tokenizer:
+    """Loads a tokenizer of the `transformers` library from a folder, or by its name on the Hub.
 
-    def decode(self, ids: list[int], /) -> str:
-        """The text of token ids."""
+    Raises:
+        MissingExtra: The library is not installed.
+        UsageError: There is no such tokenizer.
+    """
+    try:
+        from transformers import AutoTokenizer
+    except ModuleNotFoundError:
+        raise MissingExtra("transformers", "transformers") from None
+    try:
+        loaded: Tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"the tokenizer {name!r} cannot be loaded, give a folder or a name on the Hub: {error}"
+        ) from None
+    return loaded
 
 
 def viewer_app(
-    folder: str | os.PathLike[str], settings: ServerSettings | None = None, tokenizer: TokenDecoder | None = None
+    folder: str | os.PathLike[str], settings: ServerSettings | None = None, tokenizer: Tokenizer | None = None
 ) -> FastAPI:
     """The app that shows the rollouts of a folder to every client on this machine.
 
@@ -97,7 +113,7 @@ class RolloutViewer:
         tokenizer: As for `viewer_app`.
     """
 
-    def __init__(self, index: RolloutIndex, tokenizer: TokenDecoder | None):
+    def __init__(self, index: RolloutIndex, tokenizer: Tokenizer | None):
         self._index = index
         self._tokenizer = tokenizer
         self._reading: asyncio.Task[None] | None = None
@@ -155,9 +171,9 @@ class RolloutViewer:
                 raise UnreadableRecord(f"rollout {found.rollout_id} has no turn {turn}: it has {len(found.turns)}")
         except UnreadableRecord as error:
             return error_response(error, NOT_FOUND)
-        shown, decoder = found.turns[turn], self._tokenizer
+        shown = found.turns[turn]
         ids = shown.completion_ids or []
-        texts = None if decoder is None else [decoder.decode([each]) for each in ids]
+        texts = None if self._tokenizer is None else _token_texts(self._tokenizer, ids)
         return _json({"source": shown.tokens, "ids": ids, "logprobs": shown.logprobs, "texts": texts})
 
     async def search(self, listing: Annotated[SearchListing, Query()]) -> Response:
@@ -200,6 +216,20 @@ def _token_facts(turn: Turn) -> dict[str, Any]:
         "completion": len(turn.completion_ids or ()),
         "logprob": statistics.fmean(turn.logprobs) if turn.logprobs else None,
     }
+
+
+def _token_texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """The text of each token. A character of several tokens is the text of its last one."""
+    texts: list[str] = []
+    part: list[int] = []
+    for number, token in enumerate(ids):
+        part.append(token)
+        text = tokenizer.decode(part, skip_special_tokens=False)
+        whole = not text.endswith("\ufffd") or len(part) == _MOST_BYTES or number == len(ids) - 1
+        texts.append(text if whole else "")
+        if whole:
+            part.clear()
+    return texts
 
 
 def _json(content: Any) -> Response:
