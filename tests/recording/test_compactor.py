@@ -92,14 +92,14 @@ def test_files_that_no_recorder_made_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_just_being_made_is_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = journal_module._lock
+    lock = journal_module.lock_file
 
     def somebody_is_faster(fd: int) -> bool:
         monkeypatch.undo()
         compact(path.parent)
         return lock(fd)
 
-    monkeypatch.setattr(journal_module, "_lock", somebody_is_faster)
+    monkeypatch.setattr(journal_module, "lock_file", somebody_is_faster)
     journal = Journal(path)
     compact(path.parent)
     journal.append([LINE])

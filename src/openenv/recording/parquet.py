@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -51,22 +51,34 @@ class ParquetRow(TransitionFacts):
     source: msgspec.Raw = _ABSENT
 
 
-_decode = msgspec.json.Decoder(ParquetRow).decode
+class ParquetForm(NamedTuple):
+    """How lines of JSON become rows of a Parquet file.
 
-
-def rows_of(lines: BinaryIO) -> Iterator[tuple[ParquetRow, int]]:
-    """The rows of a JSONL file with their sizes in bytes, without an incomplete last line.
-
-    Raises:
-        ValueError: A line is not a transition.
+    Attributes:
+        row: What a line is, in errors.
+        decode: Makes a row of a line.
+        schema: Makes the pyarrow schema.
+        table: Makes a pyarrow table of rows.
     """
-    for number, line in enumerate(lines, 1):
-        if not line.endswith(b"\n"):
-            return
-        try:
-            yield _decode(line), len(line)
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"line {number} is not a transition: {error}") from error
+
+    row: str
+    decode: Callable[[bytes], Any]
+    schema: Callable[[], Any]
+    table: Callable[[list[Any]], Any]
+
+    def rows(self, lines: Iterable[bytes]) -> Iterator[tuple[Any, int]]:
+        """The rows with their sizes in bytes, without an incomplete last line.
+
+        Raises:
+            ValueError: A line is no such row.
+        """
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield self.decode(line), len(line)
+            except msgspec.MsgspecError as error:
+                raise ValueError(f"line {number} is not a {self.row}: {error}") from error
 
 
 @cache
@@ -96,7 +108,10 @@ def columns_of(rows: list[ParquetRow]) -> Any:
     return pa.table(columns, schema=schema())
 
 
-def convert(source: Path) -> Path:
+TRANSITIONS = ParquetForm("transition", msgspec.json.Decoder(ParquetRow).decode, schema, columns_of)
+
+
+def convert(source: Path, form: ParquetForm = TRANSITIONS) -> Path:
     """Writes a JSONL file as Parquet beside it. The source stays unchanged.
 
     Returns:
@@ -104,23 +119,23 @@ def convert(source: Path) -> Path:
 
     Raises:
         OSError: The new file cannot be written; no part of it is left.
-        ValueError: A line is not a transition, and would be lost.
+        ValueError: A line is no row of this form, and would be lost.
         ImportError: pyarrow is not installed.
     """
     import pyarrow.parquet as pq
 
     target = source.with_suffix(PARQUET)
     with replace_file(target) as part, source.open("rb") as lines, part.open("wb") as file:
-        with pq.ParquetWriter(file, schema(), compression="zstd") as writer:
-            rows: list[ParquetRow] = []
+        with pq.ParquetWriter(file, form.schema(), compression="zstd") as writer:
+            rows: list[Any] = []
             size = 0
-            for row, length in rows_of(lines):
+            for row, length in form.rows(lines):
                 rows.append(row)
                 size += length
                 if len(rows) >= GROUP_ROWS or size >= GROUP_BYTES:
-                    writer.write_table(columns_of(rows))
+                    writer.write_table(form.table(rows))
                     rows, size = [], 0
-            writer.write_table(columns_of(rows))
+            writer.write_table(form.table(rows))
         file.flush()
         os.fsync(file.fileno())
     sync_folder(target.parent)
@@ -155,6 +170,24 @@ def export(episodes: Iterator[Episode], target: Path, on_episode: Callable[[int]
         MissingArray: An array of an episode does not exist.
         MissingExtra: The target is Parquet and pyarrow is not installed.
     """
+    return write_file(target, partial(_write, episodes, folder=target.parent, on_episode=on_episode))
+
+
+def write_file(target: Path, write: Callable[[BinaryIO], int], form: ParquetForm = TRANSITIONS) -> int:
+    """Writes a new file of lines of JSON, or of Parquet, by its suffix. It appears when it is complete.
+
+    Args:
+        target: The new file.
+        write: Writes the lines, and returns a count.
+        form: Makes rows of the lines.
+
+    Returns:
+        The count of `write`.
+
+    Raises:
+        UsageError: The file exists, its suffix is unknown, or it cannot be written.
+        MissingExtra: The target is Parquet and pyarrow is not installed.
+    """
     if target.suffix not in {JSONL, PARQUET}:
         raise UsageError(f"{target} is not a name for an export: it must end in {JSONL} or {PARQUET}")
     if target.exists():
@@ -163,11 +196,11 @@ def export(episodes: Iterator[Episode], target: Path, on_episode: Callable[[int]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with lines.open("wb") as file:
-            count = _write(episodes, file, target.parent, on_episode)
+            count = write(file)
         made = lines
         if target.suffix == PARQUET:
             try:
-                made = convert(lines)
+                made = convert(lines, form)
             except ImportError:
                 raise MissingExtra("pyarrow", "recording") from None
             except ValueError as error:
@@ -181,7 +214,7 @@ def export(episodes: Iterator[Episode], target: Path, on_episode: Callable[[int]
     return count
 
 
-def _write(episodes: Iterator[Episode], file: BinaryIO, folder: Path, on_episode: Callable[[int], None]) -> int:
+def _write(episodes: Iterator[Episode], file: BinaryIO, *, folder: Path, on_episode: Callable[[int], None]) -> int:
     count = 0
     for episode in episodes:
         for line, origin in episode.lines():

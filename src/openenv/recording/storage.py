@@ -190,7 +190,7 @@ class Journal:
         # Locked before it gets its name: a compactor removes empty files without a lock.
         made = path.with_name(path.name + PART) if os.name == "posix" else path
         self._fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        _lock(self._fd)
+        lock_file(self._fd)
         if made != path:
             made.rename(path)
 
@@ -251,7 +251,7 @@ def run_locked(path: Path, work: Callable[[int], None]) -> bool:
     except FileNotFoundError:
         return False
     try:
-        if not _lock(fd) or not path.exists():
+        if not lock_file(fd) or not path.exists():
             return False
         work(fd)
         return True
@@ -259,7 +259,7 @@ def run_locked(path: Path, work: Callable[[int], None]) -> bool:
         os.close(fd)
 
 
-def _lock(fd: int) -> bool:
+def lock_file(fd: int) -> bool:
     """Locks a file. Returns False if another process has locked it, or if the platform has no locks."""
     try:
         import fcntl

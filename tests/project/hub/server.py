@@ -60,7 +60,7 @@ class Fault:
 
 @dataclass
 class Repo:
-    """A Space.
+    """A Space, or a dataset.
 
     Attributes:
         trees: The files of each commit.
@@ -94,9 +94,10 @@ class Repo:
 class Refused(Exception):
     """An answer that is no success."""
 
-    def __init__(self, status: int, message: str, **headers: str):
+    def __init__(self, status: int, message: str, facts: dict[str, str] | None = None, **headers: str):
         super().__init__(message)
         self.status = status
+        self.facts = facts or {}
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
@@ -217,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             status, told, headers = 200, *self._do(place, body)
         except Refused as refusal:
-            told = {"error": str(refusal), "errors": [{"message": str(refusal)}]}
+            told = {"error": str(refusal), "errors": [{"message": str(refusal)}], **refusal.facts}
             status, headers = refusal.status, refusal.headers
         if fault is not None:
             status, told, headers = fault.status, {"error": fault.text}, fault.headers
@@ -255,7 +256,7 @@ class _Handler(BaseHTTPRequestHandler):
         match parts, self.command:
             case ["api", *rest], _:
                 answer = self._api(rest, query, body), {}
-            case ["spaces", owner, name, "info", "lfs", "objects", "batch"], "POST":
+            case [("spaces" | "datasets"), owner, name, "info", "lfs", "objects", "batch"], "POST":
                 answer = self._batch(json.loads(body)), {"Content-Type": "application/vnd.git-lfs+json"}
             case ["lfs", oid], "PUT" if hashlib.sha256(body).hexdigest() == oid:
                 self.hub.objects[oid] = body
@@ -275,9 +276,9 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = self._create(json.loads(body))
             case ["validate-yaml"], "POST":
                 answer = _validated(json.loads(body))
-            case ["spaces", owner, name, *rest], "GET":
+            case [("spaces" | "datasets"), owner, name, *rest], "GET":
                 answer = self._told(self._repo(f"{owner}/{name}"), rest)
-            case ["spaces", owner, name, *rest], _:
+            case [("spaces" | "datasets"), owner, name, *rest], _:
                 answer = self._done(self._repo(f"{owner}/{name}"), rest, query, body)
         if answer is None:
             raise Refused(404, f"no such route: {parts}")
@@ -303,21 +304,24 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _create(self, given: dict[str, Any]) -> Any:
         known = {"name", "organization", "type", "sdk", "visibility", "hardware", "secrets", "variables"}
-        assert given["type"] == "space"
+        assert given["type"] in {"space", "dataset"}
         assert not given.keys() - known, given
         name = f"{given['organization'] or USER}/{given['name']}"
         self._may_write(name)
-        if not self.hub.pays:
+        if given["type"] == "space" and not self.hub.pays:
             raise Refused(402, "Docker Spaces on cpu-basic need a PRO subscription")
         if given.get("hardware") not in {None, *HARDWARE}:
             raise Refused(400, "Invalid hardware flavor")
         with self.hub.lock:
             if name in self.hub.repos:
-                raise Refused(409, "You already created this space repo")
-            repo = self.hub.add(name, sdk=given["sdk"], private=given.get("visibility") == "private")
+                raise Refused(409, "You already created this repo", facts={"url": self._url(given["type"], name)})
+            repo = self.hub.add(name, sdk=given.get("sdk"), private=given.get("visibility") == "private")
         repo.put({".gitattributes": b""})
         _set(repo, given)
-        return {"url": f"{self.hub.url}/spaces/{name}", "name": name}
+        return {"url": self._url(given["type"], name), "name": name}
+
+    def _url(self, kind: str, name: str) -> str:
+        return f"{self.hub.url}/{kind}s/{name}"
 
     def _told(self, repo: Repo, rest: list[str]) -> Any:
         answer: Any = None

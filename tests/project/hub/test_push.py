@@ -240,7 +240,7 @@ NO_NAMES = ["a/b/c", "-guess", "guess.", "gu--ess", "gu..ess", "gu ess", "guess.
 
 def test_a_name_that_is_none_is_found_before_anything_is_asked(hub: Hub, project: Project) -> None:
     for name in NO_NAMES:
-        with pytest.raises(InvalidArgument, match="not the name of a Space: write owner/name"):
+        with pytest.raises(InvalidArgument, match="not the name of a Space or dataset: write owner/name"):
             push(project, SpaceRequest(repo_id=name or "/"), patience=AT_ONCE)
     assert hub.requests == []
 

@@ -270,7 +270,7 @@ def push(
         hub.check_public(variables)
         user = hub.user()
         names = names_of(project, request, user.name)
-        _check_rights(user, names[0])
+        check_rights(user, names[0])
         stage = stage or Stage.of(project, request)
         stage.check_no_secrets([str(hub.token), *request.secrets.values()])
         secret = [name for name, value in variables.items() if secrets_of({name: value})]
@@ -324,7 +324,8 @@ def variables_of(manifest: Manifest) -> dict[str, str]:
     }
 
 
-def _check_rights(user: HubUser, name: SpaceName) -> None:
+def check_rights(user: HubUser, name: SpaceName) -> None:
+    """Raises `Forbidden` if the token's user may not write there."""
     if not user.may_write:
         raise Forbidden(
             f"the token of {user.name} is read-only: run `hf auth login` with one that has write access, or "

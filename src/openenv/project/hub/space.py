@@ -19,7 +19,9 @@ from .client import Hub, Patience, call_on_thread, is_not_found
 
 # The rule of huggingface_hub, checked before any request and with our message.
 _PART = re.compile(r"(?!.*(?:--|\.\.))[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
-_ADDRESS = re.compile(r"(?:https?://[^/]+/)?(?:spaces/)?(?P<name>[^?#]*?)(?:/(?:tree|blob)/.*)?/?(?:[?#].*)?")
+_ADDRESS = re.compile(
+    r"(?:https?://[^/]+/)?(?:spaces/|datasets/)?(?P<name>[^?#]*?)(?:/(?:tree|blob)/.*)?/?(?:[?#].*)?"
+)
 LONGEST = 96
 
 
@@ -46,8 +48,8 @@ class SpaceName(NamedTuple):
         faults = [part for part in ([owner] if slash else []) + [name] if not _PART.fullmatch(part)]
         if faults or name.endswith(".git") or len(f"{owner}/{name}") > LONGEST:
             raise InvalidArgument(
-                f"{text!r} is not the name of a Space: write owner/name with letters, digits, '-', '_' and '.', "
-                f"without '-' or '.' at an end or twice in a row, and at most {LONGEST} characters"
+                f"{text!r} is not the name of a Space or dataset: write owner/name with letters, digits, '-', '_' "
+                f"and '.', without '-' or '.' at an end or twice in a row, and at most {LONGEST} characters"
             )
         return cls(owner, name)
 

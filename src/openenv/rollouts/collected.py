@@ -1,0 +1,224 @@
+"""The result format of `openenv collect`: a folder with `results.jsonl`, `metadata.json` and `README.md`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from ..errors import JournalInUse, UnreadableRecord
+from ..recording.storage import lock_file, replace_file
+from .records import ChatMessage, Rollout, Turn
+
+RESULTS_FILENAME = "results.jsonl"
+METADATA_FILENAME = "metadata.json"
+README_FILENAME = "README.md"
+
+
+@dataclass
+class EpisodeRecord:
+    """One line of `results.jsonl`.
+
+    Attributes:
+        episode_id: Id of the episode in this folder.
+        messages: The conversation, in the form of OpenAI's chat completions.
+        reward: The return; None if the environment gave none.
+        done: Whether the environment ended the episode.
+        tool_trace: The steps: `tool_name`, `arguments`, and `result` with `data`, `done`, `metadata`, `error`.
+        metrics: Counts of the rollout: `turns`, `tool_calls`, `truncated`.
+        verify_metrics, artifacts: What a verifier of the episode measured and kept.
+        task: What the episode began with.
+        extra: Facts of the caller.
+    """
+
+    episode_id: str
+    messages: list[ChatMessage]
+    reward: float | None
+    done: bool
+    tool_trace: list[dict[str, Any]] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    verify_metrics: dict[str, Any] = field(default_factory=dict)
+    artifacts: dict[str, Any] = field(default_factory=dict)
+    task: Any = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+_decode = msgspec.json.Decoder(EpisodeRecord).decode
+
+
+def episode_record(episode_id: str, rollout: Rollout) -> EpisodeRecord:
+    """A rollout in the result format. Each tool call of its messages has a reply, also that of the last turn.
+
+    The ids of its tokens are not part of the format: `read_rollouts` has them.
+    """
+    steps = [step for turn in rollout.turns for step in turn.steps]
+    calls = sum(step.tool is not None for step in steps)
+    replies = _last_replies(rollout.turns[-1]) if rollout.turns else []
+    return EpisodeRecord(
+        episode_id=episode_id,
+        messages=[*rollout.conversation(), *replies],
+        reward=rollout.reward,
+        done=any(step.done for step in steps),
+        tool_trace=[
+            {
+                "tool_name": step.tool,
+                "arguments": step.action,
+                "result": {
+                    "data": step.observation,
+                    "done": step.done,
+                    "metadata": {"reward": step.reward},
+                    "error": step.error,
+                },
+            }
+            for step in steps
+        ],
+        metrics={
+            "turns": len(rollout.turns),
+            "tool_calls": calls,
+            "truncated": rollout.outcome != "terminated",
+            "outcome": str(rollout.outcome),
+        },
+        verify_metrics=dict(rollout.rubric),
+        task=msgspec.to_builtins(rollout.task),
+        extra={"rollout_id": rollout.rollout_id, "usage": msgspec.to_builtins(rollout.usage)},
+    )
+
+
+def _last_replies(turn: Turn) -> list[ChatMessage]:
+    """The replies to the tool calls of a turn after which there is no prompt."""
+    replies = {step.call_id: step.error or _text(step.observation) for step in turn.steps}
+    return [
+        {
+            "role": "tool",
+            "tool_call_id": call.get("id"),
+            "name": call.get("function", {}).get("name"),
+            "content": replies.get(call.get("id"), "not called: the episode had ended"),
+        }
+        for call in turn.completion.get("tool_calls") or ()
+    ]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, sort_keys=True)
+
+
+class ResultsFile:
+    """The `results.jsonl` of a folder, open to append episodes. One process may have it open at a time.
+
+    An incomplete last line, which a killed process left, is removed.
+
+    Args:
+        folder: The folder; it is created.
+
+    Raises:
+        JournalInUse: Another process has it open.
+        UnreadableRecord: A line is no episode.
+        OSError: The file cannot be opened.
+
+    Attributes:
+        path: The file.
+        ids: The ids of its episodes.
+    """
+
+    def __init__(self, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / RESULTS_FILENAME
+        self.ids: set[str] = set()
+        self._file = self.path.open("ab")
+        try:
+            if not lock_file(self._file.fileno()):
+                raise JournalInUse(
+                    f"{self.path} is being written by another process: wait for it, or name another -o"
+                )
+            end, ended = 0, True
+            for line, record in _lines(self.path):
+                if record is None:
+                    os.ftruncate(self._file.fileno(), end)
+                else:
+                    self.ids.add(record.episode_id)
+                    end, ended = end + len(line), line.endswith(b"\n")
+            if not ended:
+                self._file.write(b"\n")
+        except BaseException:
+            self._file.close()
+            raise
+
+    def append(self, record: EpisodeRecord) -> None:
+        """Appends an episode. After it returns, the episode is on disk.
+
+        Raises:
+            OSError: It cannot be written; no part of it is left.
+        """
+        end = self._file.tell()
+        try:
+            self._file.write(msgspec.json.encode(record) + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError:
+            os.ftruncate(self._file.fileno(), end)
+            raise
+        self.ids.add(record.episode_id)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def read_results(folder: Path) -> Iterator[EpisodeRecord]:
+    """The episodes of a folder, without an incomplete last line.
+
+    Raises:
+        UnreadableRecord: A line is no episode; the message names it.
+    """
+    path = folder / RESULTS_FILENAME
+    if path.exists():
+        yield from (record for _, record in _lines(path) if record is not None)
+
+
+def _lines(path: Path) -> Iterator[tuple[bytes, EpisodeRecord | None]]:
+    """The lines of a file and their episodes; None for an incomplete last line."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                yield line, _decode(line)
+            except msgspec.MsgspecError as error:
+                if line.endswith(b"\n"):
+                    raise UnreadableRecord(
+                        f"{path}:{number} is no episode ({error}): correct or remove the line"
+                    ) from None
+                yield line, None
+
+
+def write_metadata(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Writes `metadata.json`. The old file stays until the new one is complete.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with replace_file(folder / METADATA_FILENAME) as part:
+        part.write_text(json.dumps(facts, indent=2, default=str) + "\n", encoding="utf-8")
+
+
+# Facts of a run that may name machines of its owner.
+_PRIVATE = frozenset({"env_base_url", "llm_endpoint", "llm_port", "base_url"})
+
+
+def public_metadata(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of `metadata.json` that may be published: without addresses."""
+    return {
+        name: value
+        for name, value in facts.items()
+        if name not in _PRIVATE and not (isinstance(value, str) and "://" in value)
+    }
