@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .arrays import Array
     from .auto import AutoAction, AutoEnv
     from .batched import BatchedEnvironment
+    from .chat import Chat, JsonAnswer, RegexAnswer, TagAnswer
     from .client import *
     from .environment import Environment, Transform
     from .errors import *
@@ -34,6 +35,7 @@ __all__ = [
     "BatchedEnvironment",
     "Cancelled",
     "CapacityError",
+    "Chat",
     "ConcurrencyConfigurationError",
     "ConnectTimeout",
     "ConnectionFailed",
@@ -55,6 +57,7 @@ __all__ = [
     "InvalidMessage",
     "JournalInUse",
     "JournalMismatch",
+    "JsonAnswer",
     "JudgeFailed",
     "LaunchFailed",
     "MessageTooLarge",
@@ -73,6 +76,7 @@ __all__ = [
     "ProviderBusy",
     "ProviderFailed",
     "QueueTimeout",
+    "RegexAnswer",
     "RenderedImage",
     "ResetRequired",
     "RubricFailed",
@@ -89,6 +93,7 @@ __all__ = [
     "SyncBatchedEnvClient",
     "SyncEnvClient",
     "SyncVectorEnvClient",
+    "TagAnswer",
     "TaskTaken",
     "TooManyCalls",
     "TooManyFailures",
@@ -118,6 +123,7 @@ _HOMES = {
     **dict.fromkeys(["Environment", "Transform"], "openenv.environment"),
     "RenderedImage": "openenv.images",
     **dict.fromkeys(["Action", "Observation", "State", "StepResult", "reward_mask"], "openenv.types"),
+    **dict.fromkeys(["Chat", "JsonAnswer", "RegexAnswer", "TagAnswer"], "openenv.chat"),
     "Array": "openenv.arrays",
     "BatchedEnvironment": "openenv.batched",
     "cli": "openenv.cli",

@@ -14,6 +14,7 @@ from typing_extensions import TypedDict  # pydantic does not take typing's own b
 from . import _scoring
 from ._copies import become_copy_of, deep_copy_of
 from ._introspection import accepted_arguments
+from .chat import Chat
 from .types import ActT, EnvironmentMetadata, ObsT, StateT
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "SessionRandom",
     "TaskProvider",
     "Transform",
+    "chat_of",
     "metadata_of",
     "reseed",
 ]
@@ -59,6 +61,8 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         execution: `"inline"` runs synchronous code on the event loop itself: for steps of microseconds,
             where a thread would cost more than the step. `None` chooses a thread for synchronous and the
             loop for asynchronous code.
+        chat: How it speaks with a language model: system prompt, observations as text, actions in answers. Clients
+            read it from the server (`openenv.rollouts.chat_view`). None makes function tools of its actions.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS: ClassVar[bool] = False
@@ -66,6 +70,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     REPORT_RUBRIC: ClassVar[bool] = False
     SHOW_STATE: ClassVar[bool] = True
     execution: ClassVar[str | None] = None
+    chat: ClassVar[Chat | None] = None
 
     # Class attributes, so that a subclass without `super().__init__()` has them too.
     transform: Transform[ObsT] | None = None
@@ -220,9 +225,15 @@ def reseed(environment: Environment[Any, Any, Any], seed: Any) -> None:
 
 
 def metadata_of(cls: type[Any]) -> EnvironmentMetadata:
-    """The description of a class: its name and its own docstring."""
+    """The description of a class: its name, its own docstring and its `chat`."""
     text = inspect.cleandoc(cls.__doc__) if cls.__doc__ else f"{cls.__name__} environment"
-    return EnvironmentMetadata(name=cls.__name__, description=text, version="1.0.0")
+    return EnvironmentMetadata(name=cls.__name__, description=text, version="1.0.0", chat=chat_of(cls))
+
+
+def chat_of(cls: type[Any]) -> Chat | None:
+    """What a class declares as `chat`; None for an attribute that is something else, as existing classes may have."""
+    declared = getattr(cls, "chat", None)
+    return declared if isinstance(declared, Chat) else None
 
 
 class CompositeTransform(Transform[ObsT]):

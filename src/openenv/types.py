@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from ._imports import lazy
+from .chat import Chat
 from .errors import OpenEnvError
 
 if TYPE_CHECKING:
@@ -202,6 +203,10 @@ class BaseMessage(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
 
+# Existing clients refuse fields that they do not know.
+_OPTIONAL = frozenset({"seedable", "chat"})
+
+
 class EnvironmentMetadata(BaseMessage):
     """What `GET /metadata` says about an environment."""
 
@@ -213,13 +218,13 @@ class EnvironmentMetadata(BaseMessage):
     documentation_url: str | None = None
     seedable: bool | None = None
     """False if its reset takes no seed. None, which is not sent: it takes one, or that is unknown."""
+    chat: Chat | None = None
+    """How it speaks with a language model. None, which is not sent: its author does not say."""
 
     @model_serializer(mode="wrap")
     def _serialize(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = write(self)
-        if fields.get("seedable") is None:
-            fields.pop("seedable", None)
-        return fields
+        return {name: value for name, value in fields.items() if value is not None or name not in _OPTIONAL}
 
 
 class CodeExecResult(BaseMessage):

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from openenv.adapters.trl.episode import answer_of, refusal_of, reward_of, text_of
+from openenv.adapters.trl.episode import answer_of, reward_of
 from openenv.errors import ConnectionLost, StepFailed, UsageError
+from openenv.rollouts.content import refusal_of, text_of
 from openenv.types import Observation, StepResult
 
 
@@ -44,8 +45,8 @@ def test_an_observation_as_text(observation: Any, text: str) -> None:
 
 
 def test_an_observation_that_cannot_be_text_says_what_helps() -> None:
-    with pytest.raises(StepFailed, match="render="):
-        text_of(Board(cells=object()))
+    with pytest.raises(StepFailed, match="`chat` of the environment.*render="):
+        answer_of(Board(cells=object()))
 
 
 def called(**fields: Any) -> dict[str, Any]:

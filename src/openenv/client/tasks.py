@@ -40,20 +40,27 @@ async def ask_by_http(
     base, headers = http_url(url), dict(client._options.headers)
 
     def ask() -> Any:
-        names = _fetch(f"{base}/list_environments", None, headers, timeout_s)
+        names = fetch_json(f"{base}/list_environments", None, headers, timeout_s)
         if not isinstance(names, list) or not names:
             raise ProtocolViolation(f"the server names no environment: {names!r:.200}")
         environment = f"{base}/{quote(str(names[0]), safe='')}"
         if method == "list_splits":
-            return _fetch(f"{environment}/splits", None, headers, timeout_s)
+            return fetch_json(f"{environment}/splits", None, headers, timeout_s)
         route, key = _ROUTES[method]
-        answer = _fetch(f"{environment}/{route}", dict(arguments), headers, timeout_s)
+        answer = fetch_json(f"{environment}/{route}", dict(arguments), headers, timeout_s)
         return answer.get(key) if isinstance(answer, dict) else answer
 
     return await on_thread(ask)
 
 
-def _fetch(url: str, body: dict[str, Any] | None, headers: dict[str, str], timeout_s: float | None) -> Any:
+def fetch_json(url: str, body: dict[str, Any] | None, headers: dict[str, str], timeout_s: float | None) -> Any:
+    """The JSON that a server answers to a GET, or to a POST of `body`; blocks.
+
+    Raises:
+        Unauthorized, UsageError: The server refused. `OpenEnvError` of another class if it names one.
+        ConnectionLost: It did not answer.
+        ProtocolViolation: The answer is not JSON.
+    """
     reply = fetch(url, headers, timeout_s, body)
     if reply.status >= 300:
         raise _http_error(reply)

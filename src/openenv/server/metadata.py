@@ -16,7 +16,7 @@ import msgspec
 from pydantic import ConfigDict, Field, create_model
 from pydantic_core import to_json
 
-from ..environment import Environment, metadata_of
+from ..environment import Environment, chat_of, metadata_of
 from ..errors import OpenEnvError, StepFailed
 from ..mcp.environment import MCPEnvironment, answer
 from ..mcp.types import ToolRequest
@@ -139,8 +139,9 @@ def load_environment_metadata(
 
 
 def _ask(environment: Any, _: None) -> EnvironmentMetadata:
-    metadata: EnvironmentMetadata = environment.get_metadata()
-    return metadata
+    """Its own metadata; with the `chat` of the class, if its `get_metadata` leaves that out."""
+    metadata = EnvironmentMetadata.model_validate(environment.get_metadata())
+    return metadata.model_copy(update={"chat": metadata.chat or chat_of(type(environment))})
 
 
 def _first_text(files: Iterable[Path], most_bytes: int) -> str | None:
@@ -205,7 +206,7 @@ def instance_info(environment: Any, _: None) -> str:
     """The operation that reads the same facts from an instance, as JSON."""
     info = class_info(type(environment))
     if describes_itself(type(environment)):
-        info.metadata = EnvironmentMetadata.model_validate(environment.get_metadata()).model_dump()
+        info.metadata = _ask(environment, None).model_dump()
     return to_json(msgspec.to_builtins(info), inf_nan_mode="strings", fallback=repr).decode()
 
 

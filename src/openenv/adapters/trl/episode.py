@@ -8,137 +8,50 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
-
-from pydantic import BaseModel
-from pydantic_core import to_json
 
 from ... import errors
 from ..._backoff import Backoff
 from ...client import EnvClient
 from ...client.portal import portal, submit_to
+from ...images import RenderedImage, pillow
+from ...rollouts.content import content_of, refusal_of
 from ...types import StepResult
-from .images import image_parts, take_images
 from .methods import method_of
-from .tools import EpisodeTool, Tools, part_of, tools_of
-
-# Fields that the model does not see.
-_BESIDE = frozenset({"reward", "done", "metadata", "truncated", "terminated"})
-# Fields with text for a reader.
-_WORDS = ("text", "message", "observation", "content", "output", "prompt", "response")
-
-
-def text_of(observation: Any) -> str:
-    """An observation as text: a field such as `text` or `message`, its only string, or all of it as JSON.
-
-    Reward, done and metadata are left out.
-
-    Returns:
-        The text; empty if nothing else is in the observation.
-
-    Raises:
-        StepFailed: A value cannot be written as JSON.
-    """
-    if isinstance(observation, str):
-        return observation
-    fields = _fields(observation)
-    if fields is None:
-        return _json(observation)
-    for name in _WORDS:
-        if isinstance(fields.get(name), str) and fields[name]:
-            return str(fields[name])
-    if len(fields) == 1:
-        (only,) = fields.values()
-        if isinstance(only, str):
-            return only
-    return _json(fields) if fields else ""
-
-
-def _fields(observation: Any) -> dict[str, Any] | None:
-    if isinstance(observation, BaseModel):
-        fields = {**observation.__dict__, **(observation.__pydantic_extra__ or {})}
-    elif isinstance(observation, Mapping):
-        fields = dict(observation)
-    else:
-        return None
-    return {name: value for name, value in fields.items() if name not in _BESIDE}
-
-
-def _json(value: Any) -> str:
-    try:
-        # Arrays, tensors and numpy's numbers share the method `tolist`.
-        return to_json(
-            value, fallback=lambda value: value.tolist(), inf_nan_mode="constants", bytes_mode="base64"
-        ).decode()
-    except ValueError as error:
-        raise errors.StepFailed(
-            f"the observation cannot be shown to a model ({error}): give environment_factory render="
-        ) from error
-
+from .tools import EpisodeTool, Tools, tools_of
 
 # Converts an observation to text, to content blocks, or to None for nothing.
 Render = Callable[[Any], str | list[dict[str, Any]] | None]
-
-
-def refusal_of(observation: Any) -> str | None:
-    """The error that a tool of an MCP environment reports in its result, for the model; None without an error.
-
-    Raises:
-        ConnectionLost: The infrastructure failed, so that the tool could not be reached.
-    """
-    error = _called(observation).get("error")
-    if not error:
-        return None
-    kind, message = (part_of(error, name) for name in ("error_type", "message"))
-    kind = str(getattr(kind, "value", kind))
-    if kind == "transport_error":
-        raise errors.ConnectionLost(f"the tool could not be reached: {message}")
-    return f"{kind}: {message}"
 
 
 def answer_of(observation: Any) -> str | list[dict[str, Any]]:
     """The content that a model reads of an observation; of an MCP environment, the result of the tool.
 
     Returns:
-        The text of `text_of`; with images, a list of content parts: `{"type": "image", "image": PIL.Image.Image}` for
-        each image, then the remaining text, if any.
+        The text of `content_of`; with images, a list of content parts: `{"type": "image", "image": PIL.Image.Image}`
+        for each image, then the text, if any.
 
     Raises:
         StepFailed: A value cannot be written as JSON, or an image cannot be read.
         MissingExtra: It contains an image and Pillow is not installed.
     """
-    called = _called(observation)
-    if "result" not in called:
-        return _content_of(observation)
-    result = called["result"]
-    data = part_of(result, "data")
-    if data is not None:
-        return _content_of(data)
-    blocks = part_of(result, "content")
-    if isinstance(blocks, list) and all(part_of(block, "type") in {"text", "image"} for block in blocks):
-        images: list[Any] = []
-        take_images([part_of(block, "data") for block in blocks if part_of(block, "type") == "image"], images)
-        text = "\n".join(str(part_of(block, "text")) for block in blocks if part_of(block, "type") == "text")
-        return image_parts(images, text) if images else text
-    return "" if result is None else _content_of(result)
+    try:
+        text, images = content_of(observation)
+        parts: list[dict[str, Any]] = [{"type": "image", "image": _to_pil(image)} for image in images]
+    except (errors.StepFailed, errors.InvalidArgument) as error:
+        raise errors.StepFailed(
+            f"an observation cannot be shown to the model ({error}): give environment_factory render="
+        ) from error
+    if not parts:
+        return text
+    return [*parts, {"type": "text", "text": text}] if text else parts
 
 
-def _content_of(observation: Any) -> str | list[dict[str, Any]]:
-    images: list[Any] = []
-    fields = _fields(observation)
-    rest = take_images(observation if fields is None else fields, images)
-    if not images:
-        return text_of(observation)
-    return image_parts(images, "" if rest == "image 1" else text_of(rest))
-
-
-def _called(observation: Any) -> Mapping[str, Any]:
-    """The fields of a tool call's observation; empty for any other."""
-    fields = observation if isinstance(observation, Mapping) else getattr(observation, "__dict__", {})
-    return fields if {"tool_name", "result"} <= fields.keys() else {}
+def _to_pil(image: Any) -> Any:
+    return image.to_pil() if isinstance(image, RenderedImage) else pillow().fromarray(image)
 
 
 Results = Sequence[StepResult[Any]]

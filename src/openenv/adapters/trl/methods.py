@@ -11,6 +11,7 @@ from types import GenericAlias
 from typing import Any, Literal, NamedTuple, Union
 
 from ...errors import UsageError
+from ...rollouts.function_tools import resolved
 from .tools import Doc, EpisodeTool, write_doc
 
 Schema = Mapping[str, Any]
@@ -34,25 +35,6 @@ _BOUNDS = {
     "pattern": "matching {}",
     "format": "format {}",
 }
-
-
-def resolved(schema: Any, root: Schema) -> Schema:
-    """A schema with its `$ref` resolved and its `allOf` merged; `{}` if it is not an object."""
-    for _ in range(MAX_DEPTH):
-        if not isinstance(schema, Mapping):
-            return {}
-        reference = schema.get("$ref")
-        if isinstance(reference, str):
-            beside = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = {**_referred(reference, root), **beside}
-            continue
-        if "allOf" not in schema:
-            return schema
-        merged: dict[str, Any] = {}
-        for part in schema["allOf"]:
-            merged |= resolved(part, root)
-        schema = {**merged, **{key: value for key, value in schema.items() if key != "allOf"}}
-    return {}
 
 
 def annotation_of(schema: Any, root: Schema, depth: int = 0) -> Any:
@@ -93,13 +75,6 @@ def facts_of(schema: Any, root: Schema) -> list[str]:
     if schema.get("default") is not None:
         facts.append(f"default {json.dumps(schema['default'], ensure_ascii=False, default=str)}")
     return facts
-
-
-def _referred(reference: str, root: Schema) -> Schema:
-    found: Any = root
-    for part in reference.removeprefix("#").strip("/").split("/"):
-        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
 
 
 def _values(schema: Schema) -> list[Any]:

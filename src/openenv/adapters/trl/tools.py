@@ -18,6 +18,7 @@ from ..._introspection import type_arguments
 from ...client import EnvClient
 from ...errors import InvalidAction, ResetRequired, UsageError
 from ...mcp.types import action_of
+from ...rollouts.content import part_of
 
 _SECTION = re.compile(
     r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Example|Examples|Note|Notes|Attributes):[ \t]*",
@@ -185,11 +186,6 @@ def check_name(name: str, called: str | None = None) -> str:
     raise UsageError(
         f"tool {name!r}: {reason}; give it another one, as in tools={{'another_name': {called or name!r}}}"
     )
-
-
-def part_of(value: Any, name: str) -> Any:
-    """An item of a mapping, or an attribute of any other object; None if it is missing."""
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 @cache
