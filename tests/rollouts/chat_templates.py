@@ -162,7 +162,7 @@ DEEPSEEK = """
 <｜User｜>{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content -%}
 {%- if part.type == 'image' %}<｜image｜>{% else %}{{ part.text }}{% endif -%}
 {%- endfor %}{% endif %}
-{%- elif message.role == 'assistant' and message.content is none -%}
+{%- elif message.role == 'assistant' and message.tool_calls and not message.content -%}
 {%- if ns.outputs %}<｜tool▁outputs▁end｜>{% set ns.outputs = false %}{% else %}<｜Assistant｜>{% endif -%}
 <｜tool▁calls▁begin｜>
 {%- for call in message.tool_calls -%}
