@@ -12,6 +12,7 @@ from .records import ChatMessage
 
 # Stands for what the assistant said, so that the text after it can be found in a rendered conversation.
 _ANSWER = "a9f3Xq7Answer0Zk"
+_TEXT_ANSWER: ChatMessage = {"role": "assistant", "content": _ANSWER}
 _QUESTION: ChatMessage = {"role": "user", "content": "hello"}
 
 
@@ -47,6 +48,7 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._end: str | None = None  # what the template writes after an answer in text
 
     def prompt(self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """The token ids of a whole conversation, up to where the assistant answers."""
@@ -72,9 +74,10 @@ class ChatTemplate:
         """
         stand_in = _stand_in(answer)
         after = self._after_answer([_QUESTION, stand_in, *messages], tools, add_generation_prompt=True)
-        alone = self._after_answer([_QUESTION, stand_in], tools)
-        end = self._after_answer([_QUESTION, {"role": "assistant", "content": _ANSWER}], tools)
-        start = alone.rfind(end) if end else len(alone)
+        if self._end is None:
+            self._end = self._after_answer([_QUESTION, _TEXT_ANSWER], tools)
+        alone = self._end if stand_in is _TEXT_ANSWER else self._after_answer([_QUESTION, stand_in], tools)
+        start = alone.rfind(self._end) if self._end else len(alone)
         if start < 0 or not after.startswith(alone):
             raise UsageError(
                 "the chat template writes an answer differently once messages follow it, so token ids cannot be "
@@ -154,7 +157,7 @@ def _stand_in(answer: ChatMessage) -> ChatMessage:
     """An answer with the same tool calls, since templates check the ids of their results."""
     calls = [dict(call) for call in answer.get("tool_calls") or ()]
     if not calls:
-        return {"role": "assistant", "content": _ANSWER}
+        return _TEXT_ANSWER
     calls[-1]["function"] = {**calls[-1]["function"], "arguments": {"answer": _ANSWER}}
     return {"role": "assistant", "content": _ANSWER if answer.get("content") else None, "tool_calls": calls}
 
