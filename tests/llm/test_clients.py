@@ -345,7 +345,7 @@ async def test_a_late_answer_is_an_error_in_time(server, client, cls):
 
 
 async def test_an_answer_without_an_end_is_refused(server, monkeypatch):
-    monkeypatch.setattr("openenv.llm.service._MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr("openenv.llm.sender._MAX_ANSWER_BYTES", 1000)
     server.will_answer(chat("x" * 2000))
     async with OpenAIClient(server.url, None, "small", sdk=False) as client:
         with pytest.raises(ModelFailed, match="more than 1000 bytes"):
@@ -503,8 +503,8 @@ async def test_a_client_of_ones_own_needs_one_method():
 # What is installed
 
 
-async def test_without_httpx_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "httpx", None)
+async def test_without_aiohttp_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
     with pytest.raises(MissingExtra, match=r"openenv\[llm\]"):
         await OpenAIClient("http://127.0.0.1", 9, "small", sdk=False).complete("hi")
 
@@ -521,6 +521,6 @@ def test_making_a_client_loads_no_library_for_it():
     code = (
         "import sys, openenv.llm, openenv.rubrics\n"
         "openenv.llm.create_llm_client('openai', 'small', 'k')\n"
-        "print(sorted({'httpx', 'openai', 'anthropic', 'fastapi'} & set(sys.modules)))"
+        "print(sorted({'aiohttp', 'openai', 'anthropic', 'fastapi'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -22,7 +22,7 @@ import httptools
 import msgspec
 
 from .apis import PATHS, BadRequest, answer_bytes, sample
-from .policies import ModelReply, Policy, policy_of
+from .policies import POLICIES, ModelReply, Policy, policy_of
 
 FAULTS = ("429", "500", "503", "garbage", "half", "stall", "never", "reset")
 _WITH_SAMPLE = (None, "half", "stall")
@@ -101,7 +101,8 @@ class ModelServer:
     ) -> tuple[int, str, bytes]:
         """The status, type and body of an answer."""
         if path == "/v1/models":
-            return 200, "application/json", b'{"object": "list", "data": [{"id": "tool", "object": "model"}]}'
+            models = [{"id": name, "object": "model"} for name in {**POLICIES, **self.policies}]
+            return 200, "application/json", msgspec.json.encode({"object": "list", "data": models})
         try:
             return 200, *self._sample(path, headers, content, fault)
         except BadRequest as refusal:

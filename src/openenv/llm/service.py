@@ -1,34 +1,35 @@
-"""Send a request to a model server, by SDK or httpx, with retries within a deadline and clear errors."""
+"""Base of the model clients: retries within a deadline, on a loop that all threads share."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import itertools
 import json
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
 from pydantic import SecretStr
 
 from .._asyncio import BackgroundLoop, shared_loop
 from .._backoff import Backoff, system_random
-from ..errors import MissingExtra, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
-from ..settings import is_loopback_for_secrets
-from .client import LLMClient, LLMResponse, function_of
-
-if TYPE_CHECKING:
-    import httpx
+from ..errors import ModelFailed, ModelTimeout
+from .client import LLMClient, LLMResponse, ToolCall
+from .messages import function_of, text_of
+from .sender import Address, Sender, make_sender, read_json, unreadable
 
 T = TypeVar("T")
 _LONGEST_PAUSE_S = 20.0
 
 
 async def within(
-    timeout_s: float | None, call: Callable[[], Awaitable[T]], *, retries: int, backoff_s: float, what: str
+    timeout_s: float | None,
+    call: Callable[[], Awaitable[T]],
+    *,
+    retries: int,
+    backoff_s: float,
+    what: str,
+    may_retry: Callable[[Exception], bool] = lambda error: True,
 ) -> T:
     """Makes a call and retries temporary failures, all within one deadline.
 
@@ -41,6 +42,7 @@ async def within(
         retries: Most attempts after the first one.
         backoff_s: Base of the pause in seconds.
         what: The called service, for the message.
+        may_retry: Asked before each retry of a temporary failure.
 
     Raises:
         ModelTimeout: The deadline is over.
@@ -57,7 +59,8 @@ async def within(
                     return await call()
                 except Exception as error:
                     pause = _pause(error, backoff.grow())
-                    if attempt >= retries or pause is None or (deadline and loop.time() + pause >= deadline):
+                    late = deadline is not None and pause is not None and loop.time() + pause >= deadline
+                    if attempt >= retries or pause is None or late or not may_retry(error):
                         raise
                     failure = error
                 await asyncio.sleep(pause)
@@ -76,157 +79,6 @@ def _pause(error: BaseException, longest_s: float) -> float | None:
         return None
     asked = getattr(error, "retry_after_s", None) or 0.0
     return max(float(asked), system_random.uniform(0.0, longest_s))
-
-
-_CONNECT_S = 10.0
-_MAX_CONNECTIONS = 256
-_MAX_ANSWER_BYTES = 32 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Destination and authentication of requests.
-
-    Attributes:
-        root: URL before the path of a call.
-        sdk: Module of the vendor's SDK.
-        key: API key for the SDK.
-        auth: Headers with the key.
-        headers: Further headers.
-    """
-
-    root: str
-    sdk: str
-    key: str
-    auth: Mapping[str, str]
-    headers: Mapping[str, str]
-
-    def __repr__(self) -> str:  # without secrets
-        return f"Address({self.name!r})"
-
-    @property
-    def name(self) -> str:
-        """Host and port, without credentials in the URL."""
-        return urlsplit(self.root).netloc.rpartition("@")[2]
-
-    @property
-    def is_loopback(self) -> bool:
-        return is_loopback_for_secrets(urlsplit(self.root).hostname)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelReply:
-    """An HTTP answer: `content` is its text, or the parsed body from the SDK."""
-
-    status: int
-    headers: Mapping[str, str]
-    content: Any
-
-
-class HttpxSender:
-    """Sends requests with httpx."""
-
-    def __init__(self, address: Address):
-        try:
-            import httpx
-        except ImportError as error:
-            raise MissingExtra("httpx", "llm") from error
-        self._address = address
-        self._failure = httpx.HTTPError
-        self._client: httpx.AsyncClient = httpx.AsyncClient(
-            headers={**address.auth, **address.headers},
-            # The caller sets the deadline of a call; only a failed connection ends it sooner.
-            timeout=httpx.Timeout(None, connect=_CONNECT_S),
-            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS),
-            trust_env=not address.is_loopback,
-        )
-
-    async def post(self, path: str, body: dict[str, Any]) -> ModelReply:
-        """Sends JSON. Raises `ModelUnavailable` if the server does not answer."""
-        url = self._address.root + path
-        try:
-            async with self._client.stream("POST", url, json=body) as response:
-                content = bytearray()
-                async for chunk in response.aiter_bytes():
-                    content += chunk
-                    if len(content) > _MAX_ANSWER_BYTES:
-                        raise ModelFailed(f"{self._address.name} answered with more than {_MAX_ANSWER_BYTES} bytes")
-                return ModelReply(response.status_code, response.headers, content.decode(errors="replace"))
-        except self._failure as error:
-            raise _unreachable(self._address, error) from error
-
-    async def close(self) -> None:
-        await self._client.aclose()
-
-
-class SDKSender:
-    """Sends requests with the vendor's SDK, for its settings (organisations, proxies), but without its retries."""
-
-    def __init__(self, address: Address, module: Any):
-        self._address = address
-        self._module = module
-        make = module.AsyncOpenAI if address.sdk == "openai" else module.AsyncAnthropic
-        self._client = make(
-            base_url=address.root,
-            # Never None: the SDK would then send the key of its environment variable to this endpoint.
-            api_key=address.key or "not-needed",
-            default_headers=dict(address.headers),
-            max_retries=0,
-            timeout=None,
-        )
-
-    async def post(self, path: str, body: dict[str, Any]) -> ModelReply:
-        """Sends JSON. Raises `ModelUnavailable` if the server does not answer."""
-        try:
-            return ModelReply(200, {}, await self._client.post(path, cast_to=str, body=body))
-        except self._module.APIStatusError as error:
-            return ModelReply(error.status_code, error.response.headers, error.response.text)
-        except self._module.APIConnectionError as error:
-            raise _unreachable(self._address, error.__cause__ or error) from error
-
-    async def close(self) -> None:
-        await self._client.close()
-
-
-Sender = HttpxSender | SDKSender
-"""Sends requests over pooled connections. Belongs to one event loop."""
-
-
-def make_sender(address: Address, sdk: bool | None) -> Sender:
-    """The sender for an address.
-
-    Args:
-        address: Destination of requests.
-        sdk: Whether to use the vendor's SDK; None to use it if it is installed.
-
-    Raises:
-        MissingExtra: httpx is not installed.
-        UsageError: `sdk` is true and the SDK is not installed.
-    """
-    if sdk is False:
-        return HttpxSender(address)
-    try:
-        module = importlib.import_module(address.sdk)
-    except ImportError as error:
-        if sdk is None:
-            return HttpxSender(address)
-        raise UsageError(
-            f"sdk=True needs the package {address.sdk}: pip install {address.sdk}, or leave it out to send with httpx"
-        ) from error
-    return SDKSender(address, module)
-
-
-def _unreachable(address: Address, error: BaseException) -> ModelUnavailable:
-    why = str(error) or type(error).__name__
-    return ModelUnavailable(f"no answer from {address.name}: {why}; is its server running, and the endpoint right?")
-
-
-_TRY_AGAIN = frozenset({408, 409, 425, 429})
-_ADVICE = {
-    401: " (check api_key)",
-    403: " (check api_key)",
-    404: " (check the endpoint and the name of the model)",
-}
 
 
 class ServedModel(LLMClient):
@@ -292,7 +144,7 @@ class ServedModel(LLMClient):
         Raises:
             ModelFailed: The server refused the request, or its answer is invalid.
             ModelUnavailable: The server cannot be reached or is overloaded; `ModelTimeout` after `timeout_s`.
-            MissingExtra: httpx is not installed.
+            MissingExtra: aiohttp is not installed.
         """
         return (await self._response([{"role": "user", "content": prompt}], kwargs)).content
 
@@ -323,7 +175,7 @@ class ServedModel(LLMClient):
             home = shared_loop()
             if self._sender is None or self._home is not home:  # after a fork, the connections belong to the parent
                 self._home, self._sender = home, make_sender(self._address(), self._sdk)
-            return self._read(await self._sender.post(path, body))
+            return read_json(await self._sender.post(path, body), self.model, self._address())
 
         answer = within(
             self.timeout_s,
@@ -334,59 +186,27 @@ class ServedModel(LLMClient):
         )
         return await asyncio.wrap_future(shared_loop().submit(answer))
 
-    def _read(self, reply: ModelReply) -> dict[str, Any]:
-        if 200 <= reply.status < 300:
-            content = reply.content if isinstance(reply.content, dict) else _as_json(reply.content)
-            if isinstance(content, dict):
-                return content
-            raise self._garbage("no JSON object", reply.content)
-        cls = ModelUnavailable if reply.status in _TRY_AGAIN or reply.status >= 500 else ModelFailed
-        said = self._without_key(_error_text(reply.content))
-        raise cls(
-            f"{self.model} at {self._address().name} answered {reply.status}: {said}{_ADVICE.get(reply.status, '')}",
-            status=reply.status,
-            retry_after_s=_seconds(reply.headers.get("retry-after")),
-        )
-
     def _garbage(self, what: str, content: Any) -> ModelFailed:
-        shown = self._without_key(content if isinstance(content, str) else json.dumps(content, default=repr))
-        return ModelFailed(
-            f"{self.model} at {self._address().name} answered with {what}: {shown[:200]!r}; "
-            "does the endpoint speak the API of this client?"
+        return unreadable(what, content, self.model, self._address())
+
+    def _responded(self, message: Mapping[str, Any]) -> LLMResponse:
+        """The response that an assistant message of the OpenAI API is."""
+        return LLMResponse(
+            text_of(message.get("content")), [self._tool_call(call) for call in message.get("tool_calls") or ()]
         )
 
-    def _without_key(self, text: str) -> str:
-        key = self._key.get_secret_value()
-        return text.replace(key, "[key]") if key else text
+    def _tool_call(self, call: Any) -> ToolCall:
+        try:
+            function = call["function"]
+            arguments = json.loads(function.get("arguments") or "{}")
+            if isinstance(arguments, dict) and isinstance(function["name"], str):
+                return ToolCall(str(call.get("id") or ""), function["name"], arguments)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass
+        raise self._garbage("a tool call whose arguments are not a JSON object", call)
 
     async def aclose(self) -> None:
         """Closes the connections. A later call opens new ones."""
         sender, home, self._sender = self._sender, self._home, None
         if sender is not None and home is not None and home is shared_loop():
             await asyncio.wrap_future(home.submit(sender.close()))
-
-
-def _as_json(text: Any) -> Any:
-    try:
-        return json.loads(text)
-    except (TypeError, ValueError):
-        return None
-
-
-def _error_text(content: Any) -> str:
-    """The server's error message, from one of the usual fields."""
-    facts = content if isinstance(content, dict) else _as_json(content)
-    if isinstance(facts, Mapping):
-        error = facts.get("error", facts)
-        text = error.get("message") or error.get("detail") if isinstance(error, Mapping) else error
-        if text:
-            return str(text)[:500]
-    return str(content).strip()[:500] or "nothing"
-
-
-def _seconds(header: str | None) -> float | None:
-    try:
-        seconds = float(header or "")
-    except ValueError:
-        return None  # a date, or missing
-    return seconds if 0 <= seconds < float("inf") else None

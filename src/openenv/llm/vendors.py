@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from .client import LLMClient, LLMResponse, ToolCall, blocks_of
-from .service import Address, ServedModel
+from .client import LLMClient, LLMResponse
+from .messages import blocks_of, message_of_blocks
+from .sender import Address
+from .service import ServedModel
 
 
 class OpenAIClient(ServedModel):
@@ -81,34 +82,27 @@ class OpenAIClient(ServedModel):
             message = None
         if not isinstance(message, dict):
             raise self._garbage("no chat completion", answer)
-        # Some servers add calls to an answer although no tool was offered.
-        calls = (message.get("tool_calls") or []) if "tools" in kwargs else []
-        return LLMResponse(_text(message), [self._tool_call(call) for call in calls])
-
-    def _tool_call(self, call: Any) -> ToolCall:
-        try:
-            function = call["function"]
-            arguments = json.loads(function.get("arguments") or "{}")
-            if isinstance(arguments, dict):
-                return ToolCall(str(call.get("id") or ""), str(function["name"]), arguments)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            pass
-        raise self._garbage("a tool call whose arguments are not a JSON object", call)
+        if "tools" not in kwargs:  # some servers add calls to an answer although no tool was offered
+            message.pop("tool_calls", None)
+        return self._responded(message)
 
     def _address(self) -> Address:
-        base, key = self.base_url, self._key.get_secret_value()
-        root = base if urlsplit(base).path else f"{base}/v1"
-        return Address(root, "openai", key, {"authorization": f"Bearer {key}"} if key else {}, {})
-
-
-def _text(message: dict[str, Any]) -> str:
-    content = message.get("content")
-    if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return "" if content is None else str(content)
+        return openai_address(self.base_url, self._key.get_secret_value())
 
 
 _API_VERSION = "2023-06-01"
+
+
+def openai_address(base_url: str, key: str) -> Address:
+    """Destination of requests to an OpenAI-compatible server. A URL without a path gets `/v1`."""
+    root = base_url if urlsplit(base_url).path else f"{base_url}/v1"
+    return Address(root, "openai", key, {"authorization": f"Bearer {key}"} if key else {}, {})
+
+
+def anthropic_address(base_url: str, key: str) -> Address:
+    """Destination of requests to Anthropic's API, with or without `/v1` in the URL."""
+    root, auth = base_url.removesuffix("/v1"), {"x-api-key": key} if key else {}
+    return Address(root, "anthropic", key, auth, {"anthropic-version": _API_VERSION})
 
 
 class AnthropicClient(ServedModel):
@@ -153,23 +147,14 @@ class AnthropicClient(ServedModel):
         blocks = answer.get("content")
         if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
             raise self._garbage("no message", answer)
-        text = "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
-        return LLMResponse(text, [self._tool_call(block) for block in blocks if block.get("type") == "tool_use"])
-
-    def _tool_call(self, block: dict[str, Any]) -> ToolCall:
-        arguments, name = block.get("input") or {}, block.get("name")
-        if not isinstance(arguments, dict) or not isinstance(name, str):
-            raise self._garbage("a tool call whose arguments are not a JSON object", block)
-        return ToolCall(str(block.get("id") or ""), name, arguments)
+        return self._responded(message_of_blocks(blocks))
 
     def _address(self) -> Address:
-        key = self._key.get_secret_value()
-        root, auth = self.base_url.removesuffix("/v1"), {"x-api-key": key} if key else {}
-        return Address(root, "anthropic", key, auth, {"anthropic-version": _API_VERSION})
+        return anthropic_address(self.base_url, self._key.get_secret_value())
 
 
 # Reasoning models require another name for the limit, and reject a temperature.
-_REASONING = re.compile(r"o\d|gpt-5")
+REASONING = re.compile(r"o\d|gpt-5")
 
 
 def create_llm_client(
@@ -197,7 +182,7 @@ def create_llm_client(
     name = provider.lower()
     arguments = (f"https://api.{name}.com", 443, model, api_key, system_prompt, temperature, max_tokens)
     if name == "openai":
-        return OpenAIClient(*arguments, use_max_completion_tokens=_REASONING.match(model) is not None)
+        return OpenAIClient(*arguments, use_max_completion_tokens=REASONING.match(model) is not None)
     if name == "anthropic":
         return AnthropicClient(*arguments)
     raise ValueError(

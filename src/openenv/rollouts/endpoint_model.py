@@ -1,0 +1,188 @@
+"""Base of the models behind an HTTP API: endpoints, deadlines, prices, and one reading of every answer."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import msgspec
+from pydantic import SecretStr
+
+from ..errors import InvalidArgument, ModelFailed, ModelUnavailable
+from ..llm.sender import Address, ModelReply, failure_of, read_json, unreadable
+from .endpoints import EndpointPool
+from .model import Completion, ModelRequest
+from .records import TokenUsage
+from .streams import error_in, events_of
+
+
+class ModelPrice(msgspec.Struct, frozen=True):
+    """What a million tokens cost, in any currency.
+
+    Attributes:
+        prompt, completion: A million tokens of prompts, and of completions.
+        cached: A million tokens of prompts that came from the endpoint's cache; None: as `prompt`.
+    """
+
+    prompt: float
+    completion: float
+    cached: float | None = None
+
+    def cost_of(self, usage: TokenUsage) -> float:
+        """The cost of a call."""
+        cached = self.prompt if self.cached is None else self.cached
+        fresh = usage.prompt_tokens - usage.cached_tokens
+        return (fresh * self.prompt + usage.cached_tokens * cached + usage.completion_tokens * self.completion) / 1e6
+
+
+class EndpointModel(ABC):
+    """A model behind one or several endpoints of one API.
+
+    Args:
+        name: Name of the model, as the endpoints know it.
+        base_url: URL of the API, or those of several endpoints that serve the same model.
+        api_key: Key for the endpoints; messages, reprs and records do not contain it.
+        timeout_s: Seconds for a call with all its attempts, for requests without a limit of their own.
+        stall_s: Streams answers, and fails an attempt if no byte arrives for that many seconds. None: no streaming,
+            which costs less CPU; an endpoint that does not answer is noticed at `timeout_s`.
+        retries: Most retries of a call after failures that may pass: no connection, a broken answer, 408, 409, 425,
+            429, 5xx. The pause is a random part of `0.5 * 2**n` s, at most 20 s, or the endpoint's Retry-After.
+        retry_share: Share of calls that may be retries, beyond a reserve of 64. Retries after a failed connection or
+            a Retry-After do not count.
+        max_requests: Most requests at once to one endpoint. Below it, the number adapts to what the endpoint bears.
+        prices: Price of each model by its name, for `TokenUsage.cost`.
+
+    Raises:
+        InvalidArgument: A `base_url` is not an http or https URL.
+    """
+
+    takes_ids = False
+    _streaming: ClassVar[dict[str, Any]] = {"stream": True}
+    _answer_name: ClassVar[str]
+    _models_path: ClassVar[str] = "/models"
+
+    def __init__(
+        self,
+        name: str,
+        base_url: str | Sequence[str],
+        api_key: str | None = None,
+        *,
+        timeout_s: float | None = 600.0,
+        stall_s: float | None = None,
+        retries: int = 6,
+        retry_share: float = 0.25,
+        max_requests: int = 1024,
+        prices: Mapping[str, ModelPrice] | None = None,
+    ):
+        self.name = name
+        self.timeout_s = timeout_s
+        self.stall_s = stall_s
+        self._key = SecretStr(api_key or "")
+        self._price = (prices or {}).get(name)
+        urls = [base_url] if isinstance(base_url, str) else list(base_url)
+        if not urls:
+            raise InvalidArgument("base_url is empty: give the URL of at least one endpoint")
+        addresses = [self._address(_root_of(url)) for url in urls]
+        self._pool = EndpointPool(addresses, name, most=max_requests, retries=retries, retry_share=retry_share)
+
+    def __repr__(self) -> str:
+        hosts = ", ".join(address.name for address in self._pool.addresses)
+        return f"{type(self).__name__}({self.name!r}, {hosts!r})"
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Samples one completion; see `Model`.
+
+        Raises:
+            ContextOverflow: The prompt does not fit into the model's context.
+            ModelFailed: The endpoint refused the request, or its answer cannot be read.
+            ModelUnavailable: No endpoint can answer, retries included; `ModelTimeout` after the deadline.
+            MissingExtra: aiohttp is not installed.
+        """
+        started = time.perf_counter()
+        body = {"model": self.name, **self._body(request)}
+        if self.stall_s is not None:
+            body |= self._streaming
+        answer, address = await self._pool.ask(
+            self._path(request),
+            body,
+            self._read,
+            key=request.key,
+            session=request.session,
+            timeout_s=self.timeout_s if request.timeout_s is None else request.timeout_s,
+            stall_s=self.stall_s,
+        )
+        try:
+            completion = self._completion(answer, request)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            raise unreadable(self._answer_name, answer, self.name, address) from error
+        completion.model = answer.get("model") or self.name
+        if self._price is not None:
+            completion.usage.cost = self._price.cost_of(completion.usage)
+        completion.seconds = time.perf_counter() - started
+        return completion
+
+    async def check(self) -> None:
+        """Asks every endpoint for its models, which costs no tokens.
+
+        Raises:
+            ModelUnavailable: An endpoint does not answer.
+            ModelFailed: An endpoint refuses the key, or does not have the model; the message lists those it has.
+        """
+        for address, reply in await self._pool.get(self._models_path):
+            answer = read_json(reply, self.name, address)
+            names = [model.get("id") for model in answer.get("data") or () if isinstance(model, Mapping)]
+            if names and self.name not in names:
+                shown = ", ".join(map(str, names[:10]))
+                raise ModelFailed(f"{address.name} has no model {self.name!r}: it has {shown}; check the name")
+
+    async def aclose(self) -> None:
+        """Closes the connections. A later call opens new ones."""
+        await self._pool.aclose()
+
+    @abstractmethod
+    def _address(self, root: str) -> Address:
+        """Destination and authentication of requests."""
+
+    @abstractmethod
+    def _path(self, request: ModelRequest) -> str:
+        """Path of the call."""
+
+    @abstractmethod
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        """The request in the form of the API."""
+
+    @abstractmethod
+    def _merged(self, events: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """The answer that a stream carries; None if it ended early."""
+
+    @abstractmethod
+    def _completion(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
+        """Reads an answer. Raises KeyError, IndexError, TypeError, AttributeError or ValueError if it is none."""
+
+    def _read(self, reply: ModelReply, address: Address) -> tuple[dict[str, Any], Address]:
+        if reply.status != 200 or not reply.headers.get("content-type", "").startswith("text/event-stream"):
+            return read_json(reply, self.name, address), address
+        events = events_of(reply.content)
+        if (error := error_in(events)) is not None:
+            raise failure_of(_status_of(error), error, f"{self.name} at {address.name}", address)
+        answer = self._merged(events)
+        if answer is None:
+            raise ModelUnavailable(f"{self.name} at {address.name} ended its stream before the end of its answer")
+        return answer, address
+
+
+def _status_of(event: Mapping[str, Any]) -> int:
+    """The HTTP status that an error in a stream would have had: that of a failing server, unless it says more."""
+    code = event["error"].get("code") if isinstance(event["error"], Mapping) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
+
+
+def _root_of(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        shown = url.rpartition("@")[2]
+        raise InvalidArgument(f"base_url must be a URL such as http://localhost:8000/v1, not {shown!r}")
+    return url.rstrip("/")

@@ -1,0 +1,71 @@
+"""A model that is a Python function."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any
+
+from ..errors import ModelFailed, OpenEnvError
+from .model import Completion, ModelRequest
+from .records import ChatMessage
+
+Answer = str | ChatMessage | Completion
+"""What a function answers: a text, an assistant message, or a whole completion."""
+
+
+class FunctionModel:
+    """A model that is a function from the messages to an answer.
+
+    An asynchronous function runs on the event loop. A synchronous one runs on a thread, since it may block; several
+    may run at once.
+
+    Args:
+        function: `function(messages) -> Answer`, or an asynchronous one.
+        name: Name of the model; None: that of the function.
+    """
+
+    takes_ids = False
+
+    def __init__(
+        self, function: Callable[[Sequence[ChatMessage]], Answer | Awaitable[Answer]], name: str | None = None
+    ):
+        self.name = name or str(getattr(function, "__name__", type(function).__name__))
+        self._function = function
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Calls the function.
+
+        Raises:
+            ModelFailed: The function raised, or returned something else than an answer.
+        """
+        started = time.perf_counter()
+        try:
+            answer = await self._answer(request.messages)
+        except OpenEnvError:
+            raise
+        except Exception as error:
+            raise ModelFailed(f"the function {self.name} raised {type(error).__name__}: {error}") from error
+        if isinstance(answer, Completion):
+            return answer
+        message = {"role": "assistant", "content": answer} if isinstance(answer, str) else answer
+        if not isinstance(message, dict) or message.get("role") != "assistant":
+            raise ModelFailed(
+                f"the function {self.name} returned {type(answer).__name__}: return a text, a message with "
+                "role 'assistant', or a Completion"
+            )
+        finish = "tool_calls" if message.get("tool_calls") else "stop"
+        return Completion(
+            message=message, finish_reason=finish, model=self.name, seconds=time.perf_counter() - started
+        )
+
+    async def _answer(self, messages: Sequence[ChatMessage]) -> Any:
+        if iscoroutinefunction(self._function):
+            return await self._function(messages)
+        answer = await asyncio.to_thread(self._function, messages)
+        return await answer if isawaitable(answer) else answer  # an object may have an asynchronous `__call__`
+
+    async def aclose(self) -> None:
+        """Does nothing: a function has no connections."""

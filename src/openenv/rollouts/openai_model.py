@@ -1,0 +1,218 @@
+"""Models behind OpenAI's APIs: chat completions, with token ids where the endpoint has them, and responses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from ..errors import InvalidArgument, ModelFailed
+from ..llm.messages import function_of, items_of, message_of_items, text_of
+from ..llm.sender import Address
+from ..llm.vendors import REASONING, openai_address
+from .endpoint_model import EndpointModel
+from .model import Completion, ModelRequest, Sampling
+from .records import ChatMessage, TokenUsage
+from .streams import chat_answer, response_answer
+from .tool_parser import TextParser, parse_hermes
+
+_UNKNOWN_FIELD = re.compile(r"return_token_ids|logprobs", re.IGNORECASE)
+
+
+class OpenAIModel(EndpointModel):
+    """A model behind chat completions: OpenAI, vLLM, SGLang, llama.cpp, Ollama, and every compatible endpoint.
+
+    Token ids and their log probabilities come from vLLM, SGLang and llama.cpp. The log probabilities are of the
+    distribution that the tokens were sampled from if the temperature is 1, or if the endpoint sends processed ones
+    (vLLM: `--logprobs-mode processed_logprobs`).
+
+    Args:
+        name, base_url, api_key: As in `EndpointModel`. A URL without a path gets `/v1`.
+        token_ids: Whether to ask for token ids. None: ask, and go on without them if the endpoint refuses to.
+            True: its refusal is an error.
+        ids: How the model continues a prompt of token ids; None: it does not. `completions`: by `/v1/completions`
+            (vLLM, llama.cpp), whose text `parser` reads. `input_ids`: by the field of that name in chat completions
+            (SGLang), whose own parser reads the text.
+        parser: Reads the text of a completion, for `ids="completions"`.
+        settings: Those of `EndpointModel`.
+
+    Raises:
+        InvalidArgument: A `base_url` is not a URL, or `ids` has another value.
+    """
+
+    _answer_name = "no chat completion"
+    _streaming: ClassVar[dict[str, Any]] = {"stream": True, "stream_options": {"include_usage": True}}
+
+    def __init__(
+        self,
+        name: str,
+        base_url: str | Sequence[str],
+        api_key: str | None = None,
+        *,
+        token_ids: bool | None = None,
+        ids: Literal["completions", "input_ids"] | None = None,
+        parser: TextParser = parse_hermes,
+        **settings: Any,
+    ):
+        super().__init__(name, base_url, api_key, **settings)
+        if ids not in (None, "completions", "input_ids"):
+            raise InvalidArgument(f"ids must be 'completions', 'input_ids' or None, not {ids!r}")
+        self.takes_ids = ids is not None
+        self._ids = ids
+        self._parser = parser
+        self._required = token_ids is True or self.takes_ids
+        self._with_ids = token_ids is not False
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Samples one completion; see `Model`. Raises the errors of `EndpointModel.complete`."""
+        try:
+            return await super().complete(request)
+        except ModelFailed as error:
+            refused = error.status in (400, 403, 422) and _UNKNOWN_FIELD.search(error.message)
+            # SGLang has ids, but not in streams: that is for the caller to choose.
+            if self._required or not self._with_ids or not refused or "stream" in error.message:
+                raise
+        self._with_ids = False
+        return await super().complete(request)
+
+    def _address(self, root: str) -> Address:
+        return openai_address(root, self._key.get_secret_value())
+
+    def _by_ids(self, request: ModelRequest) -> bool:
+        return self._ids == "completions" and request.prompt_ids is not None
+
+    def _path(self, request: ModelRequest) -> str:
+        return "/completions" if self._by_ids(request) else "/chat/completions"
+
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        body = _sampling_fields(request.sampling)
+        if request.sampling.max_tokens is not None:
+            reasons = REASONING.match(self.name) is not None
+            body["max_completion_tokens" if reasons else "max_tokens"] = request.sampling.max_tokens
+        if self._by_ids(request):
+            if request.sampling.max_tokens is None:
+                raise InvalidArgument("set Sampling.max_tokens: /v1/completions stops after 16 tokens without it")
+            return {"prompt": request.prompt_ids, "logprobs": 1, "return_token_ids": True, **body}
+        body["messages"] = request.messages
+        if request.tools:
+            body["tools"] = [{"type": "function", "function": function_of(tool)} for tool in request.tools]
+        if self._with_ids:
+            body |= {"logprobs": True, "return_token_ids": True}
+        if self._ids == "input_ids" and request.prompt_ids is not None:
+            body["input_ids"] = request.prompt_ids
+        return body
+
+    def _merged(self, events: list[dict[str, Any]]) -> dict[str, Any] | None:
+        return chat_answer(events)
+
+    def _completion(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
+        choice = answer["choices"][0]
+        message = self._parser(choice["text"]) if self._by_ids(request) else _assistant(choice["message"])
+        finish = choice.get("finish_reason")
+        if message.get("tool_calls") and finish == "stop":
+            finish = "tool_calls"
+        refused = finish == "content_filter" or bool(message.get("refusal"))
+        completion = Completion(message=message, finish_reason=finish, refused=refused, usage=_usage_of(answer))
+        if self._with_ids or self._by_ids(request):
+            _read_ids(completion, answer, choice, request)
+        if self._required and completion.completion_ids is None:
+            raise ModelFailed(f"{self.name} sent no token ids: use vLLM, SGLang or llama.cpp, or leave token_ids out")
+        return completion
+
+
+def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
+    named = {"temperature": sampling.temperature, "top_p": sampling.top_p, "stop": list(sampling.stop) or None}
+    return {**{name: value for name, value in named.items() if value is not None}, **sampling.extra}
+
+
+def _assistant(message: Mapping[str, Any]) -> ChatMessage:
+    """An answer's message with the fields that a conversation keeps."""
+    kept: ChatMessage = {"role": "assistant", "content": text_of(message.get("content"))}
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    for name, value in {**message, "reasoning_content": reasoning}.items():
+        if name in ("tool_calls", "refusal", "reasoning_content") and value:
+            kept[name] = value
+    return kept
+
+
+def _usage_of(answer: Mapping[str, Any]) -> TokenUsage:
+    usage = answer.get("usage") or {}
+    return TokenUsage(
+        prompt_tokens=usage.get("prompt_tokens") or 0,
+        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        completion_tokens=usage.get("completion_tokens") or 0,
+        reasoning_tokens=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
+    )
+
+
+def _read_ids(
+    completion: Completion, answer: Mapping[str, Any], choice: Mapping[str, Any], request: ModelRequest
+) -> None:
+    """Reads token ids and log probabilities, where vLLM, SGLang and llama.cpp put them."""
+    logprobs = choice.get("logprobs") or {}
+    sampled = logprobs.get("content") or []
+    ids = choice.get("token_ids") or choice.get("response_token_ids")
+    if ids is None and sampled and "id" in sampled[0]:
+        ids = [token["id"] for token in sampled]
+    if ids is None:
+        return
+    values = [token["logprob"] for token in sampled] or logprobs.get("token_logprobs")
+    if values is not None and len(values) != len(ids):
+        raise ValueError(f"{len(ids)} token ids and {len(values)} log probabilities")
+    completion.completion_ids, completion.logprobs, completion.tokens = ids, values, "sampled"
+    completion.prompt_ids = choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
+    if completion.prompt_ids is None and request.prompt_ids is not None:
+        completion.prompt_ids = list(request.prompt_ids)
+
+
+class ResponsesModel(EndpointModel):
+    """A model behind OpenAI's responses. It stores nothing there: each request carries the whole conversation.
+
+    Args:
+        name, base_url, api_key, settings: As in `EndpointModel`. A URL without a path gets `/v1`.
+    """
+
+    _answer_name = "no response"
+
+    def _address(self, root: str) -> Address:
+        return openai_address(root, self._key.get_secret_value())
+
+    def _path(self, request: ModelRequest) -> str:
+        return "/responses"
+
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
+        instructions, items = items_of(request.messages)
+        body = {"input": items, "store": False, **_sampling_fields(request.sampling)}
+        if body.pop("stop", None):
+            raise InvalidArgument("Sampling.stop is unknown to responses: leave it out, or use OpenAIModel")
+        if instructions:
+            body["instructions"] = instructions
+        if request.sampling.max_tokens is not None:
+            body["max_output_tokens"] = request.sampling.max_tokens
+        if request.tools:
+            body["tools"] = [{"type": "function", "strict": False, **function_of(tool)} for tool in request.tools]
+        if REASONING.match(self.name):
+            body["include"] = ["reasoning.encrypted_content"]
+        return body
+
+    def _merged(self, events: list[dict[str, Any]]) -> dict[str, Any] | None:
+        return response_answer(events)
+
+    def _completion(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
+        message = message_of_items(answer["output"])
+        cut = (answer.get("incomplete_details") or {}).get("reason")
+        finish = {"max_output_tokens": "length", None: "tool_calls" if message.get("tool_calls") else "stop"}.get(
+            cut, cut
+        )
+        usage = answer.get("usage") or {}
+        return Completion(
+            message=message,
+            finish_reason=finish,
+            refused=finish == "content_filter" or "refusal" in message,
+            usage=TokenUsage(
+                prompt_tokens=usage.get("input_tokens") or 0,
+                cached_tokens=(usage.get("input_tokens_details") or {}).get("cached_tokens") or 0,
+                completion_tokens=usage.get("output_tokens") or 0,
+                reasoning_tokens=(usage.get("output_tokens_details") or {}).get("reasoning_tokens") or 0,
+            ),
+        )
