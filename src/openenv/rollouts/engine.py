@@ -413,7 +413,8 @@ class RolloutRun:
         if outcome is None or (isinstance(error, ModelFailed) and not self._answered and not rollout.turns):
             raise error  # also for each rollout after this one
         rollout.outcome = outcome
-        rollout.failure = RolloutFailure(type(error).__name__, str(error), error.blame)
+        if not outcome.has_return:
+            rollout.failure = RolloutFailure(type(error).__name__, str(error), error.blame)
 
     # Groups.
 
@@ -470,7 +471,8 @@ class RolloutRun:
 
     def _is_current(self, live: LiveGroup) -> bool:
         """Whether a finished group may go to the consumer. Rollouts that are too old are dropped or played anew."""
-        stale = [rollout for rollout in live.group.rollouts if self._options.is_stale(rollout)]
+        version = self._options.version()
+        stale = [rollout for rollout in live.group.rollouts if self._options.is_stale(rollout, version)]
         if not stale:
             return True
         self.progress.stale += len(stale)

@@ -7,6 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -137,12 +138,16 @@ class TaskFeed:
         async for item in self._given:
             sampled = item if isinstance(item, SampledTask) else None
             task = self._task_of(item)
-            if not self._is_known(task, sampled):
+            try:
+                name = msgspec.json.encode(task)
+            except TypeError as error:
+                raise InvalidArgument(f"tasks: the arguments of {task!r:.200} are not JSON: {error}") from None
+            if not self._is_known(name, sampled):
                 return task, sampled
         return None
 
-    def _is_known(self, task: RolloutTask, sampled: SampledTask | None) -> bool:
-        known = self._known.get(msgspec.json.encode(task), [])
+    def _is_known(self, name: bytes, sampled: SampledTask | None) -> bool:
+        known = self._known.get(name, [])
         for live in known:
             # A sampler's journal does not give a task of a group that has ended: this is another repeat of it.
             if live is None and self._journaled:
@@ -165,13 +170,13 @@ class TaskFeed:
             raise InvalidArgument(f"tasks: {item!r:.100} is neither a RolloutTask nor a seed")
         if item.seed is not None:
             return item
-        words = msgspec.json.encode(item)
+        words = str(item).encode()
         self._repeats[words] += 1
         digest = hashlib.blake2b(words + str(self._repeats[words]).encode(), digest_size=4).digest()
         return msgspec.structs.replace(item, seed=int.from_bytes(digest) >> 1)
 
 
-async def _iterated(source: TaskSource) -> AsyncIterator[RolloutTask | SampledTask | int]:
+async def _iterated(source: TaskSource) -> AsyncIterator[Any]:
     if isinstance(source, AsyncIterable):
         async for item in source:
             yield item

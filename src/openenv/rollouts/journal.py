@@ -76,9 +76,9 @@ class GroupEnded(msgspec.Struct, tag="end"):
     group: str
 
 
-_Event = RunBegun | GroupBegun | TurnTaken | StepTaken | RolloutRestarted | GroupEnded
+_GroupEvent = GroupBegun | TurnTaken | StepTaken | RolloutRestarted | GroupEnded
 _encode = msgspec.json.Encoder().encode
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_event = msgspec.json.Decoder(RunBegun | _GroupEvent).decode
 _decode_rollout = msgspec.json.Decoder(Rollout).decode
 
 
@@ -212,7 +212,7 @@ class RolloutJournal:
             )
         self.run_id = run.run_id
 
-    def _take(self, event: _Event) -> bool:
+    def _take(self, event: _GroupEvent) -> bool:
         """Takes an event of the journal. False: it does not follow from those before."""
         if isinstance(event, GroupBegun):
             known = self.groups.setdefault(event.group, RecordedGroup(event, turns={}, restarts={}, finished=[]))

@@ -95,9 +95,8 @@ class RolloutOptions:
         """The version of the policy; None if the caller gave none."""
         return None if self.policy_version is None else self.policy_version()
 
-    def is_stale(self, rollout: Rollout) -> bool:
-        """Whether the policy is too many versions ahead of one of the rollout's turns."""
-        version = self.version()
+    def is_stale(self, rollout: Rollout, version: int | None) -> bool:
+        """Whether a version of the policy is too far ahead of one of the rollout's turns."""
         if version is None or self.max_staleness is None:
             return False
         return any(turn.version is not None and version - turn.version > self.max_staleness for turn in rollout.turns)

@@ -122,6 +122,8 @@ class _Conversation:
             try:
                 turn = await self._next_turn()
             except ContextOverflow:
+                if not rollout.turns:
+                    raise
                 return RolloutOutcome.OUT_OF_CONTEXT
             rollout.turns.append(turn)
             rollout.usage.add(turn.usage)
@@ -173,7 +175,7 @@ class _Conversation:
     async def _sampled(self, number: int) -> Turn:
         player, rollout = self._player, self._rollout
         version = player.options.version()
-        if player.options.is_stale(rollout):
+        if player.options.is_stale(rollout, version):
             raise Stale
         tools = player.view.tools
         request = ModelRequest(
@@ -305,7 +307,7 @@ def completion_of(turn: Turn, before: list[Turn]) -> Completion:
 def outcome_of(error: OpenEnvError) -> RolloutOutcome | None:
     """The outcome of a rollout that failed; None for a mistake of the caller, which ends the run."""
     if isinstance(error, ModelFailed):
-        return RolloutOutcome.MODEL_FAILED
+        return RolloutOutcome.OUT_OF_CONTEXT if isinstance(error, ContextOverflow) else RolloutOutcome.MODEL_FAILED
     if error.blame == "infrastructure":
         return RolloutOutcome.INFRASTRUCTURE
     if isinstance(error, EnvironmentFailed):

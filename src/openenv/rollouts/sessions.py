@@ -153,8 +153,8 @@ class SessionPool:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """A fault of the program: the callers raise it."""
         error = None if task.cancelled() else task.exception()
-        for reply in self._replies.values() if error else ():
-            if not reply.done():
+        for reply in self._replies.values():
+            if error is not None and not reply.done():
                 reply.set_exception(error)
 
     def _settle(self, slot: int, result: Result) -> None:
