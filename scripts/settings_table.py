@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from openenv.settings import ClientSettings, ServerSettings, Setting
+from openenv.settings import ClientSettings, ModelSettings, ServerSettings, Setting
 
 HEAD = """# Settings
 
@@ -15,6 +15,13 @@ option wins over its variable. This page is printed by `scripts/settings_table.p
 
 CLIENT_HEAD = """
 A client reads these when it is created; an argument of `EnvClient` wins over its variable.
+
+| setting | environment variable | default | what it does |
+|---|---|---|---|"""
+
+
+MODEL_HEAD = """
+`openenv rollout`, `eval --model` and `collect` read these. Keys are never in records, results or messages.
 
 | setting | environment variable | default | what it does |
 |---|---|---|---|"""
@@ -34,7 +41,8 @@ def rows(settings: Iterable[Setting]) -> list[str]:
 
 
 def page() -> str:
-    return "\n".join([HEAD, *rows(ServerSettings.table()), CLIENT_HEAD, *rows(ClientSettings.table())])
+    server, client, model = (rows(each.table()) for each in (ServerSettings, ClientSettings, ModelSettings))
+    return "\n".join([HEAD, *server, CLIENT_HEAD, *client, MODEL_HEAD, *model])
 
 
 if __name__ == "__main__":

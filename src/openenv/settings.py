@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from .errors import InvalidArgument
 
-__all__ = ["ClientSettings", "ServerSettings", "Setting", "proxy_for"]
+__all__ = ["ClientSettings", "ModelSettings", "ServerSettings", "Setting", "proxy_for"]
 
 
 def _setting(default: Any, description: str, *, variable: str | None = None, **bounds: Any) -> Any:
@@ -272,6 +272,29 @@ class ClientSettings(_Settings):
     )
     hub_registry: str = _setting("registry.hf.space", "Registry of the container images of Hub Spaces")
     trust_remote_code: bool = _setting(False, "Whether packages from the Hub may be installed; this runs their code")
+
+
+class ModelSettings(_Settings):
+    """The keys of language models, read by the commands that play with one."""
+
+    openai_api_key: str | None = _setting(
+        None, "Key of `--provider openai` and `responses`", variable="OPENAI_API_KEY", repr=False
+    )
+    anthropic_api_key: str | None = _setting(
+        None, "Key of `--provider anthropic`", variable="ANTHROPIC_API_KEY", repr=False
+    )
+    model_api_key: str | None = _setting(
+        None, "Key of any provider that has no key of its own", variable="API_KEY", repr=False
+    )
+
+    @staticmethod
+    def variable_for(provider: str) -> str:
+        """The environment variable of a provider's key."""
+        return "ANTHROPIC_API_KEY" if provider == "anthropic" else "OPENAI_API_KEY"
+
+    def key_for(self, provider: str) -> str | None:
+        """The key of a provider, if there is one."""
+        return (self.anthropic_api_key if provider == "anthropic" else self.openai_api_key) or self.model_api_key
 
 
 def proxy_for(scheme: str, host: str) -> str | None:

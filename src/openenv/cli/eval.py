@@ -6,9 +6,10 @@ import asyncio
 import json
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -17,22 +18,39 @@ import click
 
 from ..errors import LaunchFailed, OpenEnvError
 from . import terminal
-from .bench import SPARE_SESSIONS
+from .model import (
+    LOOK_S,
+    RateNote,
+    begin_run,
+    budget_of,
+    case_options,
+    check_run_file,
+    evaluated_server,
+    model_of,
+    model_options,
+    play_options,
+    run_facts,
+    run_watched,
+    sampling_of,
+    write_run_file,
+)
 from .terminal import (
     COUNT,
     FILE,
+    FOLDER,
     ProgressBar,
+    TargetGroup,
     complete_target,
     cut,
     ended_in_order,
-    is_address,
     message_on_interrupt,
     table_lines,
     tame,
 )
 
 if TYPE_CHECKING:
-    from ..evals.evaluation import EvalRequest, Evaluation
+    from ..evals.evaluation import Evaluation
+    from ..evals.model_evaluation import ModelEvaluation
     from ..evals.report import EvalReport, EvalSummary
     from ..evals.runner import EpisodeResult
     from ..evals.server import EvalServer, LocalEvalServer
@@ -74,9 +92,13 @@ def summary_lines(report: EvalReport) -> list[str]:
         lines.append("  no episode has a return")
     elif summary.intervals_over is not None:
         lines.append(f"  {_INTERVALS[summary.intervals_over]}")
-    lines += _task_lines(summary)
+    lines += _task_lines(summary, "seed" if about.split is None else "task")
     if summary.ends.get("max_steps"):
         lines.append(f"  {summary.ends['max_steps']} were cut short after {about.max_steps} steps (--max-steps)")
+    out = {end.removeprefix("out_of_"): count for end, count in summary.ends.items() if end.startswith("out_of_")}
+    lines += [f"  {count} were cut short, out of {limit} (--budget {limit}=N)" for limit, count in out.items()]
+    if summary.cost is not None:
+        lines.append(f"  cost {summary.cost:.4g}")
     if summary.repeated:
         lines.append(f"  {summary.repeated} were played again, after failures of the infrastructure")
     for blame, counts in summary.failures.items():
@@ -114,7 +136,7 @@ def comparison_lines(first: EvalReport, second: EvalReport) -> list[str]:
         for comparison in compare_reports(first, second)
     ]
     lines = [f"A: {_what(first)}", f"B: {_what(second)}", *_indented([head, *rows])]
-    for option in ("max_steps", "success_at"):
+    for option in ("max_steps", "success_at", "sampling", "budget"):
         ours, theirs = getattr(first.about, option), getattr(second.about, option)
         if ours != theirs:
             lines.append(
@@ -146,7 +168,12 @@ def _score_lines(report: EvalReport) -> list[str]:
             *map(_number, (sample.least, sample.median, sample.most)),
             str(sample.count),
         ]
-        for name, sample in (("return", summary.returns), *rubric, ("length", summary.lengths))
+        for name, sample in (
+            ("return", summary.returns),
+            *rubric,
+            ("length", summary.lengths),
+            ("tokens", summary.tokens),
+        )
         if sample
     ]
     share = summary.success
@@ -159,11 +186,11 @@ def _score_lines(report: EvalReport) -> list[str]:
     return _indented(rows) if len(rows) > 1 else []
 
 
-def _task_lines(summary: EvalSummary) -> list[str]:
-    """The tasks that were repeated, those with the lowest returns and successes first."""
+def _task_lines(summary: EvalSummary, noun: str) -> list[str]:
+    """The tasks or seeds that were repeated, those with the lowest returns and successes first."""
     if not summary.tasks:
         return []
-    rows = [["task", "mean return", "least", "most", "success", "episodes"]]
+    rows = [[noun, "mean return", "least", "most", "success", "episodes"]]
     ordered = sorted(
         summary.tasks,
         key=lambda task: (task.success.share if task.success else 0, task.returns.mean if task.returns else 0),
@@ -174,7 +201,7 @@ def _task_lines(summary: EvalSummary) -> list[str]:
         hits = "-" if success is None else f"{success.hits} of {success.count}"
         rows.append([str(task.index), *figures, hits, str(0 if returns is None else returns.count)])
     more = len(ordered) - MOST_TASKS
-    return [*_indented(rows), *([f"  and {more} tasks with higher figures (--json has all)"] if more > 0 else [])]
+    return [*_indented(rows), *([f"  and {more} {noun}s with higher figures (--json has all)"] if more > 0 else [])]
 
 
 def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -226,81 +253,22 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
         click.echo("\n".join(comparison_lines(ours, theirs)))
 
 
-# Seconds between two progress notes.
-LOOK_S = 0.2
-# In the error of a server that allows one session only.
-_EXCLUSIVE = "does not support concurrent sessions"
-
-
-class _Evaluating(click.Group):
-    """A command with subcommands: an argument that is not one of them is its target."""
-
-    allow_interspersed_args = True
-    allow_extra_args = False
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        found = super().get_params(ctx)
-        # The target is not part of the path of a subcommand.
-        return found if ctx.command is self else [each for each in found if not isinstance(each, click.Argument)]
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] in self.commands:
-            ctx.meta[__name__] = list(args)
-            return []
-        return click.Command.parse_args(self, ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        if __name__ not in ctx.meta:
-            return click.Command.invoke(self, ctx)
-        name, *rest = ctx.meta[__name__]
-        with self.commands[name].make_context(name, rest, parent=ctx) as inner:
-            return inner.command.invoke(inner)
+MAX_STEPS = 1000
 
 
 @click.group(
     "eval",
-    cls=_Evaluating,
+    cls=TargetGroup,
     subcommand_metavar="",
     no_args_is_help=True,
 )
 @click.argument("target", shell_complete=complete_target)
+@click.option("--policy", metavar="MODULE:FUNCTION", help="Function that plays; `random` takes any valid action.")
+@model_options
+@case_options
+@click.option("--repeats", type=COUNT, default=1, show_default=True, help="Episodes per task (of a model: or seed).")
 @click.option(
-    "--policy",
-    required=True,
-    metavar="MODULE:FUNCTION",
-    help="Policy that chooses the actions; `random` takes any valid action.",
-)
-@click.option(
-    "--episodes", type=COUNT, show_default="one for each seed or task, else 100", help="Number of episodes."
-)
-@click.option("--seeds", metavar="RANGE", help="Seeds, one episode each: 0-199, or 1,2,5, or both (0-9,20).")
-@click.option(
-    "--seed",
-    type=int,
-    default=0,
-    show_default=True,
-    help="Number that seeds are derived from if there are no --seeds.",
-)
-@click.option("--split", help="Play each task of this split.")
-@click.option("--repeats", type=COUNT, default=1, show_default=True, help="Episodes per task.")
-@click.option("--concurrency", type=COUNT, default=64, show_default=True, help="Concurrent episodes.")
-@click.option(
-    "--max-steps", type=COUNT, default=1000, show_default=True, help="Steps after which an episode is cut short."
-)
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0.1),
-    default=60.0,
-    show_default=True,
-    help="Time limit of a step, in seconds.",
-)
-@click.option(
-    "--retries",
-    type=click.IntRange(min=0),
-    default=2,
-    show_default=True,
-    help="Repetitions of an episode that failed because of the infrastructure.",
+    "--max-steps", type=COUNT, show_default="1000", help="Steps after which an episode of a policy is cut short."
 )
 @click.option(
     "--success-at",
@@ -308,9 +276,8 @@ class _Evaluating(click.Group):
     show_default="as the observations report",
     help="Minimum return of a successful episode.",
 )
-@click.option("--workers", type=COUNT, default=1, show_default=True, help="Worker processes of the started server.")
-@click.option("--api-key", help="API key for the server, if TARGET is an address. [OPENENV_API_KEY]")
-@click.option("--record", type=click.Path(file_okay=False), help="Record the episodes in this folder.")
+@play_options
+@click.option("--record", type=FOLDER, help="Record the episodes in this folder, from which --model goes on.")
 @click.option("-o", "--output", type=FILE, help="Write the result to this file, for later comparisons.")
 @click.option("--against", type=FILE, help="Compare with this result of an earlier run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
@@ -323,12 +290,14 @@ def eval_(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Plays a policy in TARGET and scores it. TARGET is the address of a server, or a target of `openenv serve` (a
-    bundled name, a folder, module:attribute, gymnasium:ENV_ID, ...), which is then served for the run.
+    """Plays a policy or a model in TARGET and scores it. TARGET is the address of a server, or a target of
+    `openenv serve` (a bundled name, a folder, module:attribute, gymnasium:ENV_ID, ...), which is then served for the
+    run.
 
     A policy is a function from observation (a dict) to action (a dict), sync or async, or a class with a method
-    `act`; docs/evaluation.md says more. A failed episode does not score 0: failed episodes are reported separately.
-    Episodes that the infrastructure lost are first played again, with the same seed.
+    `act`; docs/evaluation.md says more. A model plays by conversations, as in `openenv rollout`. A failed episode
+    does not score 0: failed episodes are reported separately. Episodes that the infrastructure lost are first played
+    again, with the same seed.
 
     Exit code 0: every episode was played; 1: some failed; 130: interrupted, with the result of what was played.
 
@@ -337,31 +306,24 @@ def eval_(
       openenv eval echo --policy random --episodes 20 --max-steps 10
       openenv eval gymnasium:CartPole-v1 --policy my_policy:act -o first.json
       openenv eval http://127.0.0.1:8000 --policy my_policy:Agent --split test
+      openenv eval ./my_env --model qwen --base-url http://gpu:8000/v1 --repeats 8
       openenv eval compare first.json second.json
     """
 
-    from ..evals.evaluation import EvalRequest
     from ..evals.report import check_output, read_report, write_report
-    from ..evals.runner import EvalOptions
-    from ..evals.server import EvalServer
-    from ..settings import ClientSettings
 
-    options = EvalOptions(*(asked.pop(name) for name in ("concurrency", "max_steps", "retries")))
-    request = EvalRequest(target=target, options=options, **asked)
+    if (asked["policy"] is None) == (asked["model"] is None):
+        raise click.UsageError("give --policy MODULE:FUNCTION, or --model NAME: what plays")
+    play = _policy_player(target, asked) if asked["model"] is None else _model_player(target, asked)
     if output is not None:
         check_output(output)
     earlier = None if against is None else read_report(against)
-    policy = request.chosen_policy()
     with (
         ended_in_order(),
         message_on_interrupt("interrupted before the first episode"),
         ExitStack() as stack,
     ):
-        here = None if is_address(target) else _serve(stack, target, workers, request.options.concurrency)
-        served = (
-            EvalServer(target, api_key or ClientSettings.read().api_key) if here is None else EvalServer(here.url)
-        )
-        report, code = _played(request, served, here, policy)
+        report, code = play(*evaluated_server(stack, target, workers, asked["concurrency"], api_key))
         try:
             if output is not None:
                 write_report(report, output)
@@ -380,50 +342,102 @@ def eval_(
 
 eval_.add_command(compare)
 
-
-def _serve(stack: ExitStack, target: str, workers: int, concurrency: int) -> LocalEvalServer:
-    """Serves a target until the stack exits."""
-
-    from ..evals.server import LocalEvalServer
-
-    click.echo(f"serving {target}", err=True)
-    sessions = 1 if concurrency == 1 else concurrency + SPARE_SESSIONS
-    try:
-        return stack.enter_context(LocalEvalServer(target, workers, max_sessions=sessions))
-    except LaunchFailed as error:
-        said = error.message.splitlines()
-        if len(said) != 2 or not said[1].startswith("error: "):
-            raise
-        more = "; or play one episode at a time: --concurrency 1" if _EXCLUSIVE in said[1] else ""
-        raise LaunchFailed(said[1].removeprefix("error: ") + more) from None
+Play = Callable[["EvalServer", "LocalEvalServer | None"], "tuple[EvalReport, int]"]
+_MODEL_ONLY = ("model", "base_urls", "provider", "price", "sampling", "budget")
 
 
-def _played(
-    request: EvalRequest, served: EvalServer, here: LocalEvalServer | None, policy: Any
+def _policy_player(target: str, asked: Mapping[str, Any]) -> Play:
+    """Plays the episodes with a policy. After an interruption, it returns the played ones, with its exit code."""
+    from ..evals.evaluation import EvalRequest
+    from ..evals.runner import EvalOptions
+
+    options = EvalOptions(asked["concurrency"], asked["max_steps"] or MAX_STEPS, asked["retries"])
+    mine = {name: asked[name] for name in asked.keys() - {*_MODEL_ONLY, "concurrency", "max_steps", "retries"}}
+    record = None if asked["record"] is None else str(asked["record"])
+    request = EvalRequest(target=target, options=options, **{**mine, "record": record})
+    policy = request.chosen_policy()
+
+    def play(served: EvalServer, here: LocalEvalServer | None) -> tuple[EvalReport, int]:
+        with ProgressBar() as progress, warnings.catch_warnings(record=True) as warned:
+            looked = time.monotonic()
+
+            def heard(_: object) -> None:
+                nonlocal looked
+                if (now := time.monotonic()) - looked >= LOOK_S:
+                    looked = now
+                    progress.show(
+                        "episodes", len(run.episodes), run.planned, progress_note(run.episodes, run.planned)
+                    )
+
+            run = request.prepare(served, policy, heard)
+            progress.show("episodes", 0, run.planned)
+            try:
+                return asyncio.run(run.run() if here is None else here.beside(run.run())), 0
+            except (KeyboardInterrupt, LaunchFailed) as ended:
+                return _interrupted(run, ended, progress)
+            finally:
+                run.close()
+                if run.players < min(options.concurrency, run.planned):
+                    progress.say(f"the server had room for {run.players} episodes at once")
+                for words in dict.fromkeys(str(warning.message) for warning in warned):
+                    progress.say(f"warning: {words}")
+
+    return play
+
+
+def _model_player(target: str, asked: Mapping[str, Any]) -> Play:
+    """The same with a model. With a folder, an interrupted evaluation goes on."""
+    from ..evals.evaluation import CaseChoice
+    from ..evals.model_evaluation import ModelEvaluation, tasks_of
+    from ..evals.report import RunInfo
+
+    if asked["max_steps"] is not None:
+        raise click.UsageError("--max-steps is for policies: limit the turns of a model (--budget turns=20)")
+    repeats, episodes = asked["repeats"], asked["episodes"]
+    tasks = None if episodes is None else -(-episodes // repeats)
+    choice = CaseChoice(episodes=tasks, **{name: asked[name] for name in ("seeds", "seed", "split")})
+    model = model_of(*(asked[name] for name in ("model", "base_urls", "provider", "price")))
+    sampling, budget, folder = sampling_of(asked["sampling"]), budget_of(asked["budget"]), asked["record"]
+    facts = run_facts(model, choice, repeats, sampling, budget)
+    if folder is not None:
+        check_run_file(folder, facts)
+
+    def play(served: EvalServer, here: LocalEvalServer | None) -> tuple[EvalReport, int]:
+        cases, environment = tasks_of(choice.cases(served)), served.environment()
+        if folder is not None:
+            write_run_file(folder, {"environment": environment, **facts})
+        about = RunInfo(
+            target=target,
+            environment=environment,
+            policy=model.name,
+            sampling=facts["sampling"],
+            budget=facts["budget"],
+            max_steps=0,
+            record=None if folder is None else str(folder),
+            **{name: asked[name] for name in ("split", "concurrency", "retries", "success_at")},
+        )
+        options = {"sampling": sampling, "budget": budget, "folder": folder, "group_size": repeats}
+        options |= {name: asked[name] for name in ("concurrency", "timeout_s", "retries")}
+        run = ModelEvaluation(
+            partial(begin_run, served, model, cases, **options), len(cases) * repeats, about, folder
+        )
+        note = RateNote(run.progress, run.planned)
+        with ProgressBar() as progress:
+            try:
+                return run_watched(run.run(), model, here, partial(note.show, progress)), 0
+            except (KeyboardInterrupt, LaunchFailed) as ended:
+                return _interrupted(run, ended, progress)
+
+    return play
+
+
+def _interrupted(
+    run: Evaluation | ModelEvaluation, ended: KeyboardInterrupt | LaunchFailed, progress: ProgressBar
 ) -> tuple[EvalReport, int]:
-    """Plays the episodes. After an interruption, returns the played ones, with its exit code."""
-    with ProgressBar() as progress, warnings.catch_warnings(record=True) as warned:
-        looked = time.monotonic()
-
-        def heard(_: object) -> None:
-            nonlocal looked
-            if (now := time.monotonic()) - looked >= LOOK_S:
-                looked = now
-                progress.show("episodes", len(run.episodes), run.planned, progress_note(run.episodes, run.planned))
-
-        run: Evaluation = request.prepare(served, policy, heard)
-        progress.show("episodes", 0, run.planned)
-        try:
-            return asyncio.run(run.run() if here is None else here.beside(run.run())), 0
-        except (KeyboardInterrupt, LaunchFailed) as ended:
-            if not run.episodes:
-                raise
-            if isinstance(ended, LaunchFailed):
-                progress.say(f"error: {ended.message}")
-            return run.report(), terminal.INTERRUPTED if isinstance(ended, KeyboardInterrupt) else 1
-        finally:
-            run.close()
-            if run.players < min(request.options.concurrency, run.planned):
-                progress.say(f"the server had room for {run.players} episodes at once")
-            for words in dict.fromkeys(str(warning.message) for warning in warned):
-                progress.say(f"warning: {words}")
+    """The report on the episodes that were played before an interruption, and the exit code."""
+    report = run.report()
+    if not report.episodes:
+        raise ended
+    if isinstance(ended, LaunchFailed):
+        progress.say(f"error: {ended.message}")
+    return report, terminal.INTERRUPTED if isinstance(ended, KeyboardInterrupt) else 1

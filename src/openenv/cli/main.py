@@ -144,6 +144,7 @@ _SECTIONS = {
         LazyCommand("pull", "hub:pull", "Download the project of a Space of the Hub."),
     ],
     "Record": [
+        LazyCommand("rollout", "rollout:rollout", "Play episodes with a model, and make datasets of them."),
         LazyCommand("episodes", "episodes:episodes", "List, show, plot and export recorded episodes."),
         LazyCommand("replay", "replay:replay", "Play recorded episodes again, and compare."),
     ],

@@ -127,6 +127,31 @@ def yaml_pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+class TargetGroup(click.Group):
+    """A command with subcommands: an argument that is not one of them is its target."""
+
+    allow_interspersed_args = True
+    allow_extra_args = False
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        found = super().get_params(ctx)
+        # The target is not part of the path of a subcommand.
+        return found if ctx.command is self else [each for each in found if not isinstance(each, click.Argument)]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] in self.commands:
+            ctx.meta[__name__] = list(args)
+            return []
+        return click.Command.parse_args(self, ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if __name__ not in ctx.meta:
+            return click.Command.invoke(self, ctx)
+        name, *rest = ctx.meta[__name__]
+        with self.commands[name].make_context(name, rest, parent=ctx) as inner:
+            return inner.command.invoke(inner)
+
+
 INTERRUPTED = 130
 
 

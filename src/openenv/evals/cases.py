@@ -22,7 +22,7 @@ class Case:
     Attributes:
         seed: Seed of the reset and of the policy's random numbers.
         split, index: The task, if the environment has tasks.
-        repeat: Number of the repeat of that task.
+        repeat: Number of the repeat of that task or seed.
     """
 
     seed: int | None
@@ -32,8 +32,8 @@ class Case:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The identity of the case across runs: the task and its repeat, or the seed."""
-        return (self.seed,) if self.index is None else (self.split, self.index, self.repeat)
+        """The identity of the case across runs: the split, the task (without tasks the seed), and its repeat."""
+        return (self.split, self.seed if self.index is None else self.index, self.repeat)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of the reset."""

@@ -18,7 +18,7 @@ from ..errors import InvalidArgument, UsageError
 from ..recording import check_folder
 from .cases import MOST_SEED, Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
 from .policy import Policy, RandomPolicy, UserPolicy, load_policy
-from .report import EvalReport, RunInfo, summary_of
+from .report import EvalReport, RunInfo, report_of
 from .runner import EpisodeResult, EvalOptions, failed_episode, play
 from .server import WAIT_S, EvalServer
 
@@ -108,12 +108,8 @@ class Evaluation:
 
     def report(self) -> EvalReport:
         """The report on the finished episodes."""
-        episodes = sorted(self.episodes, key=lambda episode: self._order[episode.key])
         self._about.seconds = round(time.monotonic() - self._began, 3)
-        summary = summary_of(episodes, self.planned, self._about.success_at)
-        return EvalReport(
-            interrupted=len(episodes) < self.planned, about=self._about, summary=summary, episodes=episodes
-        )
+        return report_of(sorted(self.episodes, key=lambda each: self._order[each.key]), self.planned, self._about)
 
     async def _play_cases(self) -> None:
         """Plays in one session after another, while cases are left."""
@@ -248,17 +244,58 @@ RANDOM = "random"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalRequest:
-    """The options of an evaluation.
+class CaseChoice:
+    """Which episodes to play.
 
     Attributes:
-        target: The evaluated target, as text.
-        policy: `module:function`, or `random`.
         episodes: Number of episodes; None for all seeds or tasks, or for 100 if neither is given.
         seeds: Seeds as text for `parse_seeds`; None to derive them from `seed`.
         seed: Seed from which others are derived.
         split: Split with the tasks to play, instead of seeds.
         repeats: Number of episodes of each task.
+
+    Raises:
+        UsageError: The values contradict each other.
+    """
+
+    episodes: int | None = None
+    seeds: str | None = None
+    seed: int = 0
+    split: str | None = None
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        if self.seeds is not None and self.split is not None:
+            raise InvalidArgument("--seeds and --split: give seeds, or a split, which has a seed for each task")
+        if not 0 <= self.seed <= MOST_SEED:
+            raise InvalidArgument(f"--seed must be from 0 to {MOST_SEED}")
+        if self.split is None:
+            self._cases_of_seeds()
+
+    def cases(self, server: EvalServer) -> list[Case]:
+        """The cases: each repeat of a task is one.
+
+        Raises:
+            OpenEnvError: The server cannot be reached, or does not have the split.
+        """
+        if self.split is None:
+            return self._cases_of_seeds()
+        count = server.num_tasks(self.split)
+        return cases_of_tasks(count, self.split, self.seed, self.episodes, self.repeats)
+
+    def _cases_of_seeds(self) -> list[Case]:
+        if self.seeds is None:
+            return cases_of_seeds(derived_seeds(self.seed, self.episodes or EPISODES), None)
+        return cases_of_seeds(parse_seeds(self.seeds), self.episodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRequest(CaseChoice):
+    """The options of an evaluation.
+
+    Attributes:
+        target: The evaluated target, as text.
+        policy: `module:function`, or `random`.
         timeout_s: Limit for each call of the environment, in seconds.
         success_at: Lowest return that is a success; None to let the environment decide.
         record: Folder for records of the episodes; None to record nothing.
@@ -270,27 +307,17 @@ class EvalRequest:
 
     target: str
     policy: str
-    episodes: int | None = None
-    seeds: str | None = None
-    seed: int = 0
-    split: str | None = None
-    repeats: int = 1
     timeout_s: float = 60.0
     success_at: float | None = None
     record: str | None = None
     options: EvalOptions
 
     def __post_init__(self) -> None:
-        if self.seeds is not None and self.split is not None:
-            raise InvalidArgument("--seeds and --split: give seeds, or a split, which has a seed for each task")
+        CaseChoice.__post_init__(self)
         if self.repeats > 1 and self.split is None:
             raise InvalidArgument(
                 "--repeats is for tasks (--split): for more episodes give --episodes or more --seeds"
             )
-        if not 0 <= self.seed <= MOST_SEED:
-            raise InvalidArgument(f"--seed must be from 0 to {MOST_SEED}")
-        if self.split is None:
-            self._cases_of_seeds()
         if self.record is not None:
             check_folder(self.record)
 
@@ -332,14 +359,4 @@ class EvalRequest:
             record=self.record,
         )
         chosen = policy or RandomPolicy(server.action_schema(), server.tools())
-        if self.split is None:
-            cases = self._cases_of_seeds()
-        else:
-            count = server.num_tasks(self.split)
-            cases = cases_of_tasks(count, self.split, self.seed, self.episodes, self.repeats)
-        return Evaluation(connect, chosen, cases, self.options, about, on_episode)
-
-    def _cases_of_seeds(self) -> list[Case]:
-        if self.seeds is None:
-            return cases_of_seeds(derived_seeds(self.seed, self.episodes or EPISODES), None)
-        return cases_of_seeds(parse_seeds(self.seeds), self.episodes)
+        return Evaluation(connect, chosen, self.cases(server), self.options, about, on_episode)

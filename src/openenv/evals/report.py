@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import fsum
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
 from .. import __version__
 from .._statistics import welch_interval
 from ..errors import UsageError
-from .runner import EpisodeResult
+from .runner import CutShort, EpisodeResult
 from .statistics import (
     EvalModel,
     PassAtK,
@@ -40,7 +41,8 @@ class RunInfo(EvalModel):
     Attributes:
         target: The served target, or the URL of the server.
         environment: Name of the environment; None if unknown.
-        policy: The policy.
+        policy: The policy, or the model.
+        sampling, budget: How the model sampled, and how far an episode could go; empty for other policies.
         split: Split of the tasks that were played; None for seeds.
         concurrency, max_steps, retries, success_at: Requested values.
         openenv: Version of this package.
@@ -52,6 +54,8 @@ class RunInfo(EvalModel):
     target: str
     environment: str | None = None
     policy: str
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    budget: dict[str, Any] = Field(default_factory=dict)
     split: str | None = None
     concurrency: int
     max_steps: int
@@ -64,10 +68,10 @@ class RunInfo(EvalModel):
 
 
 class TaskSummary(EvalModel):
-    """The repeats of one task.
+    """The repeats of one task, or of one seed.
 
     Attributes:
-        index: Index of the task.
+        index: Index of the task, or the seed.
         returns: Returns of its episodes; None if there are none. The interval is over repeats of this task.
         success: Share of successes among its episodes that report success or failure; None if none reports.
     """
@@ -97,6 +101,8 @@ class EvalSummary(EvalModel):
         tasks: Summary of each task, if tasks have repeats.
         pass_at: pass@k, if tasks have repeats that report success, for k = 2, 4, 8, ... and all repeats; pass@1 is
             `success`.
+        tokens: Tokens that the model sampled in each episode that did not fail.
+        cost: Price of all episodes; None if unknown.
     """
 
     planned: int
@@ -113,6 +119,8 @@ class EvalSummary(EvalModel):
     intervals_over: Literal["seeds", "tasks", "repeats"] | None = None
     tasks: list[TaskSummary] = Field(default_factory=list)
     pass_at: list[PassAtK] = Field(default_factory=list)
+    tokens: Sample | None = None
+    cost: float | None = None
 
     @property
     def failed(self) -> int:
@@ -146,7 +154,8 @@ def summary_of(episodes: Sequence[EpisodeResult], planned: int, success_at: floa
         planned: Number of planned episodes.
         success_at: Lowest return that is a success; None to let the environment decide.
     """
-    scores, lengths = _scores(episodes), _lengths(episodes)
+    scores, lengths, tokens = _scores(episodes), _lengths(episodes), _tokens(episodes)
+    costs = [episode.cost for episode in episodes if episode.cost is not None]
     successes = successes_of(episodes, success_at)
     tasks = _tasks(scores, successes)
     tried = [(task.success.hits, task.success.count) for task in tasks if task.success is not None]
@@ -171,11 +180,25 @@ def summary_of(episodes: Sequence[EpisodeResult], planned: int, success_at: floa
         intervals_over=_varied(episodes),
         tasks=tasks,
         pass_at=[chance for chance in chances if chance is not None and chance.k > 1],
+        tokens=sample_of([*tokens.values()], _clusters(tokens)),
+        cost=fsum(costs) if costs else None,
     )
 
 
+def report_of(episodes: list[EpisodeResult], planned: int, about: RunInfo) -> EvalReport:
+    """The report on finished episodes.
+
+    Args:
+        episodes: The episodes, in the order of the report.
+        planned: Number of planned episodes.
+        about: What was evaluated.
+    """
+    summary = summary_of(episodes, planned, about.success_at)
+    return EvalReport(interrupted=len(episodes) < planned, about=about, summary=summary, episodes=episodes)
+
+
 def _clusters(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """The cluster of each case, by its key: one per task with its repeats, or one per seed."""
+    """The cluster of each case, by its key: one per task or seed, with its repeats."""
     return [key[:2] for key in keys]
 
 
@@ -188,11 +211,10 @@ def _varied(episodes: Sequence[EpisodeResult]) -> Literal["seeds", "tasks", "rep
 
 
 def _tasks(scores: Values, successes: Mapping[tuple[Any, ...], bool]) -> list[TaskSummary]:
-    """The summaries of tasks by index; empty if each task was played once."""
+    """The summaries of tasks by index, or of seeds; empty if each was played once."""
     keys: dict[int, list[tuple[Any, ...]]] = {}
     for key in {**scores, **successes}:
-        if len(key) > 1:
-            keys.setdefault(key[1], []).append(key)
+        keys.setdefault(key[1], []).append(key)
     if all(len(repeats) == 1 for repeats in keys.values()):
         return []
     found: list[TaskSummary] = []
@@ -220,10 +242,18 @@ def _lengths(episodes: Sequence[EpisodeResult]) -> dict[tuple[Any, ...], float]:
     return {episode.key: float(episode.length) for episode in episodes if episode.failure is None}
 
 
+def _tokens(episodes: Sequence[EpisodeResult]) -> dict[tuple[Any, ...], float]:
+    return {
+        episode.key: float(episode.tokens)
+        for episode in episodes
+        if episode.tokens is not None and episode.failure is None
+    }
+
+
 def successes_of(episodes: Sequence[EpisodeResult], success_at: float | None) -> dict[tuple[Any, ...], bool]:
     """Whether episodes succeeded, by key, as far as it is known.
 
-    If the environment reports success, an episode that `max_steps` cut short before its report has failed.
+    If the environment reports success, an episode that was cut short before its report has failed.
 
     Args:
         episodes: The episodes, in any order.
@@ -232,7 +262,7 @@ def successes_of(episodes: Sequence[EpisodeResult], success_at: float | None) ->
     if success_at is not None:
         return {episode.key: episode.score >= success_at for episode in episodes if episode.score is not None}
     known = {episode.key: episode.success for episode in episodes if episode.success is not None}
-    cut = {episode.key: False for episode in episodes if episode.end == "max_steps"}
+    cut = {episode.key: False for episode in episodes if episode.end in get_args(CutShort)}
     return {**cut, **known} if known else {}
 
 
@@ -290,7 +320,7 @@ class Comparison:
     """One metric of two evaluations.
 
     Attributes:
-        figure: `return`, `success` or `length`.
+        figure: `return`, `success`, `length`, and for models `tokens` and `cost`.
         method: `paired` compares the cases (seeds, or tasks) of both in pairs; `Welch`, or `Newcombe` for shares,
             compares all values.
         first_count, second_count: Number of values compared; for pairs, both are the number of pairs.
@@ -336,6 +366,8 @@ def compare(first: EvalReport, second: EvalReport) -> list[Comparison]:
         "return": lambda report: _scores(report.episodes),
         "success": lambda report: {**successes_of(report.episodes, threshold)},
         "length": lambda report: _lengths(report.episodes),
+        "tokens": lambda report: _tokens(report.episodes),
+        "cost": lambda report: {each.key: each.cost for each in report.episodes if each.cost is not None},
     }
     found = [_compare_figure(name, values(first), values(second)) for name, values in figures.items()]
     comparisons = [comparison for comparison in found if comparison is not None]

@@ -19,6 +19,7 @@ from .policy import Agent, Policy
 from .statistics import EvalModel
 
 Blame = Literal["policy", "environment", "infrastructure"]
+CutShort = Literal["max_steps", "out_of_turns", "out_of_tokens", "out_of_context"]
 _SUCCESS = ("success", "is_success")
 # Bound of rewards: the squares of larger values overflow a float, so their mean could not be computed.
 MOST_REWARD = 1e50
@@ -52,12 +53,15 @@ class EpisodeResult(EvalModel):
         rubric: Sums over the steps of the scores of the rubric's parts, if the environment reports them
             (`REPORT_RUBRIC`).
         length: Number of steps.
-        end: How it ended: terminated, truncated by the environment, cut short after `max_steps`, or failed.
+        end: How it ended: terminated, truncated by the environment, cut short after `max_steps` or at a budget of the
+            model (`RolloutOutcome`), or failed.
         success: Whether it succeeded, by its last observation; None if the observation does not say.
         failure: The failure; None for an episode that did not fail.
         attempts: Number of attempts; more than one after failures of the infrastructure.
         seconds: Duration of the last attempt.
         episode_id: Id in the record; None if it was not recorded.
+        tokens: Tokens that the model sampled; None for a policy that is no model.
+        cost: Price of all tokens; None if unknown.
     """
 
     seed: int | None = None
@@ -67,12 +71,14 @@ class EpisodeResult(EvalModel):
     score: float | None = None
     rubric: dict[str, float] = Field(default_factory=dict)
     length: int = 0
-    end: Literal["terminated", "truncated", "max_steps", "failed"]
+    end: Literal["terminated", "truncated", "failed"] | CutShort
     success: bool | None = None
     failure: EpisodeFailure | None = None
     attempts: int = 1
     seconds: float = 0.0
     episode_id: str | None = None
+    tokens: int | None = None
+    cost: float | None = None
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -122,7 +128,7 @@ async def play(
         rubric=rubric,
         length=length,
         end=end_of(result) or "max_steps",
-        success=_success(result),
+        success=success_of(result.observation, result.metadata or {}),
         seconds=time.monotonic() - began,
         episode_id=episode_id,
     )
@@ -177,11 +183,10 @@ def _no_action(action: Any, error: Exception) -> errors.PolicyFailed:
     return errors.PolicyFailed(f"the policy chose {_SHORT.repr(action)[:200]}, which is not a valid action: {error}")
 
 
-def _success(result: StepResult[dict[str, Any]]) -> bool | None:
-    """Whether an observation, its metadata or its info report success."""
-    metadata = result.metadata or {}
-    info = result.observation.get("info") or metadata.get("info")
-    for place in (result.observation, metadata, info):
+def success_of(observation: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool | None:
+    """Whether an observation, its metadata or its info report success; None if they do not say."""
+    info = observation.get("info") or metadata.get("info")
+    for place in (observation, metadata, info):
         if isinstance(place, Mapping):
             for name in _SUCCESS:
                 if isinstance(place.get(name), bool):

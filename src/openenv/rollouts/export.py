@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 
@@ -71,11 +71,6 @@ def export_rollouts(
 
     write_file(target, write, _forms().get(kind, _forms()["rollouts"]))
     return counts
-
-
-def kinds() -> tuple[str, ...]:
-    """The names of the kinds of datasets."""
-    return get_args(DatasetKind)
 
 
 NO_RETURN, LOW_RETURN, NO_IDS = "no return", "a low return", "no token ids"
