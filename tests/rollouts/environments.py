@@ -93,6 +93,7 @@ class ScriptedModel:
 
     Attributes:
         requests: All requests.
+        answered: The idempotency keys of those that were answered, in order.
         most: The most calls at the same time.
     """
 
@@ -103,6 +104,7 @@ class ScriptedModel:
         self._answer = answer
         self._live = 0
         self.requests: list[ModelRequest] = []
+        self.answered: list[str] = []
         self.most = 0
 
     @property
@@ -121,6 +123,7 @@ class ScriptedModel:
                 said = await said
         finally:
             self._live -= 1
+        self.answered.append(request.key)
         if isinstance(said, Completion):
             return said
         if isinstance(said, ModelReply):

@@ -8,7 +8,7 @@ import math
 import os
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -19,7 +19,7 @@ from ..errors import CapacityError, EnvironmentCrashed, ModelFailed, OpenEnvErro
 from ..evals.sampler import SampledTask
 from .chat_view import ChatView
 from .groups import LiveGroup, PendingRollout, RolloutProgress, TaskFeed, TaskSource
-from .journal import RecordedGroup, RolloutJournal
+from .journal import GroupBegun, RecordedGroup, RolloutJournal
 from .model import Model, Sampling
 from .options import RolloutBudget, RolloutOptions
 from .play import Diverged, Player, Stale, outcome_of
@@ -151,9 +151,8 @@ class RolloutRun:
         self.journal: RolloutJournal | None = None
         self._model = model
         self._options = options
-        self._feed = TaskFeed(tasks)
+        self._source = tasks
         self._pool = SessionPool(options.sessions, options.connections, **client_options)
-        self._numbers = itertools.count()
         self._live: dict[str, LiveGroup] = {}
         self._pending: deque[PendingRollout] = deque()
         self._finished: deque[LiveGroup] = deque()
@@ -166,6 +165,8 @@ class RolloutRun:
         self._begun = self._entered = self._closed = False
         self._answered = False  # by the model, once
         self._player: Player
+        self._feed: TaskFeed
+        self._numbers: Iterator[int]
 
     async def __aenter__(self) -> Self:
         self._entered = True
@@ -259,30 +260,10 @@ class RolloutRun:
         self._player = Player(
             self._pool, self._model, view, options, self.journal, run_id, asyncio.Semaphore(options.requests)
         )
-        if self.journal is not None:
-            for recorded in self.journal.groups.values():
-                self._resume(recorded)
+        recorded = {} if self.journal is None else self.journal.groups
+        self._feed = TaskFeed(self._source, recorded.values())
+        self._numbers = itertools.count(len(recorded))
         self._start(self._dispatch())
-
-    def _resume(self, recorded: RecordedGroup) -> None:
-        """Goes on with a group of the interrupted run."""
-        begun = recorded.begun
-        next(self._numbers)
-        live = None
-        if not recorded.ended:
-            live = LiveGroup(RolloutGroup(begun.group, begun.task, []), begun.members)
-            self._live[begun.group] = live
-            done = set()
-            for rollout in recorded.finished:
-                if rollout.member in begun.members:
-                    done.add(rollout.member)
-                    self._add(live, rollout)
-            for number in begun.members if not live.over else ():
-                if number not in done:
-                    rollout_id = f"{begun.group}-{number}"
-                    turns, restarts = recorded.turns.get(rollout_id, []), recorded.restarts.get(rollout_id, 0)
-                    self._pending.append(PendingRollout(live, number, turns, restarts))
-        self._feed.know(begun.task, live)
 
     # Feeding.
 
@@ -318,14 +299,24 @@ class RolloutRun:
             else:
                 member.live.playing[member.number] = self._start(self._play(member, slot))
 
-    def _begin_group(self, task: RolloutTask, source: SampledTask | None) -> None:
-        group = f"{next(self._numbers):06d}"
-        live = self._live[group] = LiveGroup(
-            RolloutGroup(group, task, []), [*range(self._options.group_size)], source
-        )
-        if self.journal is not None:
-            self.journal.group(group, task, live.members)
-        self._pending.extend(PendingRollout(live, number) for number in live.members)
+    def _begin_group(self, task: RolloutTask, source: SampledTask | None, recorded: RecordedGroup | None) -> None:
+        """Begins a group, or goes on with that of an interrupted run."""
+        if recorded is None:
+            recorded = RecordedGroup(
+                GroupBegun(f"{next(self._numbers):06d}", task, [*range(self._options.group_size)])
+            )
+            if self.journal is not None:
+                self.journal.group(recorded.begun)
+        group, members = recorded.begun.group, recorded.begun.members
+        live = self._live[group] = LiveGroup(RolloutGroup(group, task, []), members, source)
+        for number in members:
+            rollout_id = f"{group}-{number}"
+            finished = recorded.finished.get(rollout_id)
+            if finished is not None:
+                self._add(live, finished)
+            else:
+                turns, restarts = recorded.turns.get(rollout_id, []), recorded.restarts.get(rollout_id, 0)
+                self._pending.append(PendingRollout(live, number, turns, restarts))
 
     # Playing.
 
@@ -489,7 +480,7 @@ class RolloutRun:
         fresh = [*range(first, first + len(numbers) * replace)]
         live.members = [number for number in live.members if number not in numbers] + fresh
         if self.journal is not None:
-            self.journal.group(live.group.group, live.group.task, live.members)
+            self.journal.group(GroupBegun(live.group.group, live.group.task, live.members))
         self._pending.extendleft(PendingRollout(live, number) for number in fresh)
         self._changed.set()
         self._complete(live)

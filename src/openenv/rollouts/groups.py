@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ import msgspec
 
 from ..errors import InvalidArgument
 from ..evals.sampler import SampledTask, TaskSampler
+from .journal import RecordedGroup
 from .records import Rollout, RolloutGroup, RolloutOutcome, RolloutTask, TokenUsage, Turn
 
 TaskSource = Iterable[RolloutTask | int] | AsyncIterable[RolloutTask | int] | TaskSampler
@@ -112,25 +113,25 @@ class PendingRollout:
 
 
 class TaskFeed:
-    """The tasks of a run, without those of groups that an interrupted run began.
+    """The tasks of a run, with the groups that an interrupted run began for them.
 
     Args:
         source: The tasks.
+        recorded: The groups.
     """
 
-    def __init__(self, source: TaskSource):
+    def __init__(self, source: TaskSource, recorded: Iterable[RecordedGroup]):
         self._given = _iterated(source)
-        self._journaled = isinstance(source, TaskSampler) and source.has_journal
-        # The groups of an interrupted run by task; None for one that has ended.
-        self._known: dict[bytes, list[LiveGroup | None]] = {}
+        # A sampler with a journal does not give the task of a group again that has ended.
+        journaled = isinstance(source, TaskSampler) and source.has_journal
+        self._recorded: dict[bytes, deque[RecordedGroup]] = {}
+        for group in recorded:
+            if not (group.ended and journaled):
+                self._recorded.setdefault(msgspec.json.encode(group.begun.task), deque()).append(group)
         self._repeats: Counter[bytes] = Counter()
 
-    def know(self, task: RolloutTask, live: LiveGroup | None) -> None:
-        """Takes a group that was begun before; None if it has ended. Its task will come again."""
-        self._known.setdefault(msgspec.json.encode(task), []).append(live)
-
-    async def next(self) -> tuple[RolloutTask, SampledTask | None] | None:
-        """The next task of no known group, and the sampler's record of it; None after the last one.
+    async def next(self) -> tuple[RolloutTask, SampledTask | None, RecordedGroup | None] | None:
+        """The next task, the sampler's record of it, and the group that was begun for it; None after the last one.
 
         Raises:
             InvalidArgument: An item is not a task.
@@ -139,26 +140,15 @@ class TaskFeed:
             sampled = item if isinstance(item, SampledTask) else None
             task = self._task_of(item)
             try:
-                name = msgspec.json.encode(task)
+                recorded = self._recorded.get(msgspec.json.encode(task))
             except TypeError as error:
                 raise InvalidArgument(f"tasks: the arguments of {task!r:.200} are not JSON: {error}") from None
-            if not self._is_known(name, sampled):
-                return task, sampled
-        return None
-
-    def _is_known(self, name: bytes, sampled: SampledTask | None) -> bool:
-        known = self._known.get(name, [])
-        for live in known:
-            # A sampler's journal does not give a task of a group that has ended: this is another repeat of it.
-            if live is None and self._journaled:
-                continue
-            known.remove(live)
-            if live is not None:
-                live.source = sampled
-            elif sampled is not None:
+            group = recorded.popleft() if recorded else None
+            if group is None or not group.ended:
+                return task, sampled, group
+            if sampled is not None:
                 sampled.finish()
-            return True
-        return False
+        return None
 
     def _task_of(self, item: RolloutTask | int | SampledTask) -> RolloutTask:
         """The task with its seed. One without a seed gets the same one when the run is resumed."""

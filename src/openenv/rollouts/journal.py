@@ -88,14 +88,14 @@ class RecordedGroup(msgspec.Struct):
     Attributes:
         begun: How it began.
         ended: The consumer has taken it, or the run has dropped it.
-        finished: Its finished rollouts.
+        finished: Its finished rollouts, by rollout id.
         turns: Turns of the unfinished rollouts, by rollout id.
         restarts: How often each of them began from scratch.
     """
 
     begun: GroupBegun
     ended: bool = False
-    finished: list[Rollout] = []
+    finished: dict[str, Rollout] = {}
     turns: dict[str, list[Turn]] = {}
     restarts: dict[str, int] = {}
 
@@ -141,9 +141,9 @@ class RolloutJournal:
         except OSError as error:
             raise self._failed(error) from error
 
-    def group(self, group: str, task: RolloutTask, members: list[int]) -> None:
+    def group(self, group: GroupBegun) -> None:
         """Records that a group begins, or needs other members."""
-        self._append(self._journal, GroupBegun(group, task, members))
+        self._append(self._journal, group)
 
     def turn(self, rollout_id: str, number: int, turn: Turn) -> None:
         """Records an answer of the model."""
@@ -215,7 +215,7 @@ class RolloutJournal:
     def _take(self, event: _GroupEvent) -> bool:
         """Takes an event of the journal. False: it does not follow from those before."""
         if isinstance(event, GroupBegun):
-            known = self.groups.setdefault(event.group, RecordedGroup(event, turns={}, restarts={}, finished=[]))
+            known = self.groups.setdefault(event.group, RecordedGroup(event))
             known.begun = event
             return True
         name = event.group if isinstance(event, GroupEnded) else event.rollout.rpartition("-")[0]
@@ -243,7 +243,7 @@ class RolloutJournal:
         if group is not None:
             group.turns.pop(rollout.rollout_id, None)
             if not group.ended:
-                group.finished.append(rollout)
+                group.finished[rollout.rollout_id] = rollout
 
     def _unfinished(self) -> Iterator[msgspec.Struct]:
         for group in self.groups.values():

@@ -1,0 +1,275 @@
+"""Faults: sessions and processes that end in the middle of rollouts, and runs that go on after them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openenv.errors import JournalFailed, JournalInUse, JournalMismatch, SessionLost, UnreadableRecord
+from openenv.evals.sampler import TaskSampler
+from openenv.rollouts import (
+    Rollout,
+    RolloutOutcome,
+    RolloutRun,
+    RolloutTask,
+    read_rollouts,
+    rollout_files,
+    rollouts,
+)
+from openenv.server import create_app
+
+from ..asynchronous import until
+from .environments import Add, ScriptedModel, Sums, Total, adding
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _counted_anew() -> Iterator[None]:
+    Sums.forget()
+    yield
+    assert Sums.live == 0
+
+
+class Losing:
+    """A model that ends the sessions of the server before some of its answers.
+
+    Args:
+        when: Whether to do it, by number of messages and of times that it was done.
+    """
+
+    def __init__(self, when: Callable[[int, int], bool]):
+        self.app = create_app(Sums, Add, Total, max_concurrent_envs=100)
+        self.losses = 0
+        self._when = when
+        self.model = ScriptedModel(self._answer)
+
+    def _answer(self, messages: Any) -> dict[str, int]:
+        if self._when(len(messages), self.losses):
+            self.losses += 1
+            for session in list(self.app.state.openenv.manager.sessions):
+                session.end(SessionLost("its machine is gone"))
+        return {"by": len(messages) // 2}
+
+    async def rollout(self, fault: str = "", **options: Any) -> Rollout:
+        task = RolloutTask(seed=5, arguments={"fault": fault})
+        (group,) = [group async for group in rollouts(self.app, self.model, [task], **options)]
+        (rollout,) = [*group.rollouts, *group.failed]
+        return rollout
+
+
+async def test_a_lost_session_is_played_again_with_the_same_answers() -> None:
+    losing = Losing(lambda messages, losses: messages == 4 and losses == 0)
+    rollout = await losing.rollout()
+    assert (rollout.outcome, rollout.reward, rollout.attempts) == (RolloutOutcome.TERMINATED, 6.0, 2)
+    assert Sums.resets == {5: 2}
+    assert [turn.reward for turn in rollout.turns] == [1.0, 2.0, 3.0]
+    # Each answer was sampled once.
+    assert len(losing.model.keys) == len(set(losing.model.keys)) == 3
+
+
+async def test_an_environment_that_is_not_deterministic_begins_from_scratch() -> None:
+    losing = Losing(lambda messages, losses: messages == 6 and losses == 0)
+    rollout = await losing.rollout(fault="random")
+    assert (rollout.outcome, rollout.reward, len(rollout.turns)) == (RolloutOutcome.TERMINATED, 6.0, 3)
+    totals = [step.observation["total"] for turn in rollout.turns for step in turn.steps]
+    resets = Sums.resets[5]
+    assert totals == [5 + 1 + resets, 5 + 3 + 2 * resets, 5 + 6 + 3 * resets]  # all of one episode
+    assert len(losing.model.keys) == len(set(losing.model.keys)) == 6
+
+
+async def test_after_the_last_retry_the_rollout_has_failed_without_a_return() -> None:
+    losing = Losing(lambda messages, losses: messages == 4)
+    rollout = await losing.rollout(retries=1)
+    # The answer after the loss is recorded, so the second attempt has it already: it fails at no later turn.
+    assert rollout.outcome is RolloutOutcome.TERMINATED
+    losing = Losing(lambda messages, losses: True)
+    rollout = await losing.rollout(retries=1)
+    assert (rollout.outcome, rollout.reward, rollout.attempts) == (RolloutOutcome.INFRASTRUCTURE, None, 2)
+    assert rollout.failure is not None
+    assert (rollout.failure.error, rollout.failure.blame) == ("SessionLost", "infrastructure")
+
+
+# Runs that are interrupted.
+
+
+def blocking(after: int) -> ScriptedModel:
+    """Answers so many times, and never again."""
+
+    async def answer(messages: Any) -> dict[str, int]:
+        if len(model.requests) > after:
+            await asyncio.Event().wait()
+        return {"by": 2}
+
+    model = ScriptedModel(answer)
+    return model
+
+
+async def interrupted(run: RolloutRun, model: ScriptedModel, after: int) -> None:
+    """Begins a run and leaves it when its model has got that many requests and more."""
+    async with run:
+        taking = asyncio.create_task(run.batch(100))
+        await until(lambda: len(model.requests) > after and len(asyncio.all_tasks()) > 0)
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+
+
+@pytest.mark.parametrize("after", range(0, 40, 7))
+async def test_a_run_goes_on_where_it_was(tmp_path: Path, after: int) -> None:
+    options: dict[str, Any] = {"group_size": 2, "sessions": 4, "folder": tmp_path}
+    first, second = blocking(after), adding()
+    await interrupted(rollouts(Sums, first, range(6), **options), first, after)
+    finished = {rollout.rollout_id for rollout in read_rollouts(tmp_path)}
+    groups = [group async for group in rollouts(Sums, second, range(6), **options)]
+    assert [group.rewards for group in sorted(groups, key=lambda group: group.group)] == [[6.0, 6.0]] * 6
+    assert sorted(group.task.seed or 0 for group in groups) == [*range(6)]
+    # A rollout that had finished was not played again, and an answer that was recorded was not sampled again.
+    assert not finished & {key.split("/")[1] for key in second.keys}
+    assert not set(first.answered) & set(second.keys)
+    assert sorted(first.answered + second.answered) == sorted({*first.keys, *second.keys})
+    assert len(first.answered + second.answered) == 6 * 2 * 3
+    everything = Counter(rollout.rollout_id for rollout in read_rollouts(tmp_path))
+    assert everything == {f"{group:06d}-{member}": 1 for group in range(6) for member in range(2)}
+
+
+async def test_groups_that_were_taken_do_not_come_again(tmp_path: Path) -> None:
+    async with rollouts(Sums, adding(), range(4), folder=tmp_path) as run:
+        first = await run.batch(2)
+        second = await run.batch(1)
+    groups = [group async for group in rollouts(Sums, adding(), range(4), folder=tmp_path)]
+    taken = {group.group for group in first}
+    assert not taken & {group.group for group in groups}
+    assert second[0].group in {group.group for group in groups}  # its consumer did not come back
+    assert len(groups) == 2
+    assert [group async for group in rollouts(Sums, adding(), range(4), folder=tmp_path)] == []
+
+
+async def test_a_sampler_with_a_journal_and_a_run_go_on_together(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    for _ in range(3):
+        with TaskSampler(5, seed=1, repeats=2, journal=tmp_path / "tasks") as sampler:
+            async with rollouts(Sums, adding(), sampler, folder=tmp_path / "run") as run:
+                batch = await run.batch(4)
+                seen += batch
+                await run.batch(1)
+    assert len({group.group for group in seen}) == len(seen) == 10
+    assert Counter(group.task.index for group in seen) == dict.fromkeys(range(5), 2)
+
+
+async def test_tasks_without_a_seed_get_the_same_one_again(tmp_path: Path) -> None:
+    tasks = [RolloutTask(split="train", index=3)] * 3
+    first = blocking(4)
+    await interrupted(rollouts(Sums, first, tasks, folder=tmp_path, sessions=2), first, 4)
+    seeds = dict(Sums.resets)
+    groups = [group async for group in rollouts(Sums, adding(), tasks, folder=tmp_path, sessions=2)]
+    assert len({group.task.seed for group in groups}) == 3
+    assert set(seeds) <= {group.task.seed for group in groups}
+
+
+def journal_of(folder: Path) -> Path:
+    (journal,) = folder.glob("journal-*")
+    return journal
+
+
+async def test_an_incomplete_last_line_is_no_damage_and_any_other_is(tmp_path: Path) -> None:
+    model = blocking(7)
+    await interrupted(rollouts(Sums, model, range(3), folder=tmp_path, sessions=2), model, 7)
+    (finished,) = rollout_files(tmp_path)
+    for path in (journal_of(tmp_path), finished):
+        with path.open("ab") as file:
+            file.write(b'{"type": "turn", "rol')
+    assert len([group async for group in rollouts(Sums, adding(), range(3), folder=tmp_path)]) == 3
+    assert len(list(read_rollouts(tmp_path))) == 3
+    journal = journal_of(tmp_path)
+    journal.write_bytes(journal.read_bytes()[:-9] + b"garbage\n")
+    with pytest.raises(UnreadableRecord, match=f"{journal.name}, line"):
+        [group async for group in rollouts(Sums, adding(), range(3), folder=tmp_path)]
+
+
+async def test_one_process_at_a_time_works_on_a_run(tmp_path: Path) -> None:
+    async with rollouts(Sums, adding(), range(3), folder=tmp_path) as run:
+        await run.batch(1)
+        with pytest.raises(JournalInUse, match="another process"):
+            await rollouts(Sums, adding(), range(3), folder=tmp_path).batch(1)
+
+
+async def test_a_folder_is_for_one_environment_and_one_model(tmp_path: Path) -> None:
+    assert len([group async for group in rollouts(Sums, adding(), [1], folder=tmp_path)]) == 1
+    other = adding()
+    other.name = "other"
+    with pytest.raises(JournalMismatch, match="scripted"):
+        await rollouts(Sums, other, [1], folder=tmp_path).batch(1)
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[int], None]]:
+    """No file may grow beyond a size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+async def test_a_full_disk_is_an_error_that_names_the_folder_and_nothing_is_lost(
+    tmp_path: Path, small_disk: Callable[[int], None]
+) -> None:
+    small_disk(8_000)
+    with pytest.raises(JournalFailed, match=str(tmp_path)):
+        [group async for group in rollouts(Sums, adding(), range(50), folder=tmp_path, sessions=4)]
+    small_disk(10_000_000)
+    finished = {rollout.rollout_id for rollout in read_rollouts(tmp_path)}
+    assert 0 < len(finished) < 50
+    model = adding()
+    assert len([group async for group in rollouts(Sums, model, range(50), folder=tmp_path)]) > 0
+    everything = Counter(rollout.rollout_id for rollout in read_rollouts(tmp_path))
+    assert everything == {f"{group:06d}-0": 1 for group in range(50)}
+    assert not finished & {key.split("/")[1] for key in model.keys}
+
+
+TRAINER = """
+import asyncio, sys
+from openenv.rollouts import rollouts
+from tests.rollouts.environments import Sums, ScriptedModel
+
+class Telling(ScriptedModel):
+    async def complete(self, request):
+        print("asked", request.key, flush=True)
+        return await super().complete(request)
+
+async def main():
+    model = Telling(lambda messages: {"by": 2})
+    async for group in rollouts(Sums, model, range(40), group_size=2, sessions=8, folder=sys.argv[1]):
+        pass
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.real
+def test_a_killed_run_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    asked: Counter[str] = Counter()
+    for kill_after in (30, 50, 70, None):
+        command = [sys.executable, "-c", TRAINER, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as trainer:
+            assert trainer.stdout is not None
+            for number, line in enumerate(trainer.stdout):
+                if line.startswith("asked") and line.endswith("\n"):
+                    asked[line.split()[1]] += 1
+                if number == kill_after:
+                    os.kill(trainer.pid, signal.SIGKILL)
+        assert trainer.returncode == (-signal.SIGKILL if kill_after else 0)
+    everything = Counter(rollout.rollout_id for rollout in read_rollouts(tmp_path))
+    assert everything == {f"{group:06d}-{member}": 1 for group in range(40) for member in range(2)}
+    assert all(rollout.reward == 6.0 for rollout in read_rollouts(tmp_path))
+    assert len(asked) == 40 * 2 * 3
+    # Only an answer that was on its way when the process died was asked for again, under its key.
+    assert asked.total() - len(asked) <= 3 * 8
