@@ -74,7 +74,8 @@ async def test_a_rollout_has_the_conversation_the_steps_and_the_return() -> None
     assert rollout.turns[1].prompt[0]["tool_call_id"] == "call_0"
     assert (rollout.usage.completion_tokens, rollout.usage.cost) == (15, 1.5)
     assert rollout.tools[0]["function"]["name"] == "add"
-    assert rollout.model == "scripted"
+    assert (rollout.environment, rollout.model) == ("Sums", "scripted")
+    assert rollout.contract is not None
 
 
 async def test_all_of_a_group_have_the_task_and_the_seed() -> None:

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 from .._imports import lazy
 
 if TYPE_CHECKING:
+    from .anthropic_model import AnthropicModel
+    from .chat_view import ChatCall, ChatView
     from .engine import RolloutRun, rollouts
+    from .function_model import FunctionModel
     from .groups import RolloutProgress, TaskSource, drop_equal
     from .journal import RolloutJournal, read_rollouts, rollout_files
     from .model import Completion, Model, ModelRequest, Sampling
+    from .model_factory import create_model
+    from .openai_model import OpenAIModel, ResponsesModel
     from .options import RolloutBudget
     from .records import (
         ChatMessage,
@@ -26,8 +31,21 @@ if TYPE_CHECKING:
         context_of,
     )
     from .tokens import PrefixBroken, TokenHistory, TrainingSegment, segments
+    from .transformers_model import TransformersModel
 
 _NAMES = {
+    "anthropic_model": ("AnthropicModel",),
+    "chat_view": (
+        "ChatCall",
+        "ChatView",
+    ),
+    "function_model": ("FunctionModel",),
+    "model_factory": ("create_model",),
+    "openai_model": (
+        "OpenAIModel",
+        "ResponsesModel",
+    ),
+    "transformers_model": ("TransformersModel",),
     "engine": ("RolloutRun", "rollouts"),
     "groups": ("RolloutProgress", "TaskSource", "drop_equal"),
     "journal": ("RolloutJournal", "read_rollouts", "rollout_files"),
@@ -50,12 +68,18 @@ _NAMES = {
 }
 
 __all__ = [
+    "AnthropicModel",
+    "ChatCall",
     "ChatMessage",
+    "ChatView",
     "Completion",
+    "FunctionModel",
     "Model",
     "ModelRequest",
+    "OpenAIModel",
     "PrefixBreak",
     "PrefixBroken",
+    "ResponsesModel",
     "Rollout",
     "RolloutBudget",
     "RolloutFailure",
@@ -71,8 +95,10 @@ __all__ = [
     "TokenHistory",
     "TokenUsage",
     "TrainingSegment",
+    "TransformersModel",
     "Turn",
     "context_of",
+    "create_model",
     "drop_equal",
     "read_rollouts",
     "rollout_files",

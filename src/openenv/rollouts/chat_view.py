@@ -71,7 +71,11 @@ class ChatView:
         chat: What the author declared.
         system: The system prompt; empty for none.
         tools: Function tools in OpenAI's form; empty if actions are in the text.
+        environment, contract: Name of the environment and hash of its contract; empty and None if unknown.
     """
+
+    environment: str = ""
+    contract: str | None = None
 
     def __init__(self, chat: Chat, system: str, tools: Mapping[str, FunctionTool], variants: list[dict[str, Any]]):
         self.chat = chat
@@ -130,7 +134,9 @@ class ChatView:
             ConnectionLost, CapacityError, Unauthorized: The server could not be asked.
         """
         facts = await server_facts(client)
-        return cls.of(chat or facts.chat, facts.action_schema, facts.tools, facts.description)
+        view = cls.of(chat or facts.chat, facts.action_schema, facts.tools, facts.description)
+        view.environment, view.contract = facts.name, facts.contract
+        return view
 
     @property
     def max_invalid(self) -> int | None:

@@ -255,7 +255,7 @@ class RolloutRun:
         await self._pool.__aenter__()
         view = await ChatView.from_server(self._pool.client, options.chat)
         if options.folder is not None:
-            self.journal = RolloutJournal(options.folder, run_id, "", self._model.name)
+            self.journal = RolloutJournal(options.folder, run_id, view.environment, self._model.name)
             run_id = self.journal.run_id
         self._player = Player(
             self._pool, self._model, view, options, self.journal, run_id, asyncio.Semaphore(options.requests)
@@ -330,6 +330,8 @@ class RolloutRun:
             member=member.number,
             outcome=RolloutOutcome.INFRASTRUCTURE,
             turns=member.turns,
+            environment=self._player.view.environment,
+            contract=self._player.view.contract,
             model=self._model.name,
             tools=self._player.view.tools,
             metadata=dict(self._options.metadata),

@@ -15,6 +15,7 @@ from ..client.mcp_client import ask_session, rpc_error
 from ..client.tasks import fetch_json
 from ..errors import CapacityError, ProtocolViolation, Unauthorized, UsageError
 from ..mcp.types import NO_TOOLS, McpMethod
+from ..protocol.contract import Contract
 from ..server.auth import ANONYMOUS
 from ..server.metadata import environment_metadata
 
@@ -31,12 +32,16 @@ class ServerFacts:
         description: The description of the environment.
         action_schema: JSON Schema of an action.
         tools: The tools of an MCP environment, as it lists them; empty without.
+        name: Name of the environment.
+        contract: Hash of its contract; None if its schemas cannot be read.
     """
 
     chat: Chat | None
     description: str
     action_schema: dict[str, Any]
     tools: list[dict[str, Any]]
+    name: str = ""
+    contract: str | None = None
 
 
 async def server_facts(client: Any) -> ServerFacts:
@@ -107,6 +112,15 @@ def _facts(metadata: Any, schemas: Any, tools: list[dict[str, Any]]) -> ServerFa
         chat = None if chat is None else Chat.model_validate(chat)
     except ValidationError as error:
         raise ProtocolViolation(f"this version cannot read the server's `chat`, give chat=: {error}") from error
+    try:
+        contract = Contract(schemas).hash
+    except ValueError:
+        contract = None
     return ServerFacts(
-        chat, str(metadata.get("description") or ""), action if isinstance(action, dict) else {}, tools
+        chat,
+        str(metadata.get("description") or ""),
+        action if isinstance(action, dict) else {},
+        tools,
+        str(metadata.get("name") or ""),
+        contract,
     )
