@@ -287,10 +287,10 @@ class ModelSettings(_Settings):
         None, "Key of any provider that has no key of its own", variable="API_KEY", repr=False
     )
 
-    @staticmethod
-    def variable_for(provider: str) -> str:
-        """The environment variable of a provider's key."""
-        return "ANTHROPIC_API_KEY" if provider == "anthropic" else "OPENAI_API_KEY"
+    @classmethod
+    def variables(cls) -> str:
+        """The environment variables of keys, as a list in text."""
+        return ", ".join(setting.variable for setting in cls.table())
 
     def key_for(self, provider: str) -> str | None:
         """The key of a provider, if there is one."""

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..errors import InvalidArgument, JournalMismatch, LaunchFailed, UsageError
+from ..errors import (
+    InvalidArgument,
+    JournalMismatch,
+    LaunchFailed,
+    ModelFailed,
+    ModelUnavailable,
+    Unauthorized,
+    UsageError,
+)
 from .bench import SPARE_SESSIONS
 from .terminal import COUNT, ProgressBar, is_address, together, yaml_pairs
 
@@ -123,7 +131,7 @@ def model_of(name: str, base_urls: Sequence[str], provider: str, price: str | No
     if not base_urls and key is None:
         raise UsageError(
             f"there is no endpoint for {name}: give its URL (--base-url http://localhost:8000/v1), or for the "
-            f"provider's own a key ({ModelSettings.variable_for(provider)})"
+            f"provider's own a key ({ModelSettings.variables()})"
         )
     prices = {}
     if price is not None:
@@ -236,8 +244,21 @@ def run_watched(
         KeyboardInterrupt: Ctrl-C.
     """
 
+    from ..settings import ModelSettings
+
+    async def checked() -> T:
+        try:
+            await _check_endpoint(model)
+            return await (work if here is None else here.beside(work))
+        except ModelFailed as error:
+            if error.status not in {401, 403}:
+                raise
+            raise Unauthorized(f"{error.message}: set one of {ModelSettings.variables()}") from None
+        finally:
+            work.close()
+
     async def watch() -> T:
-        task = asyncio.ensure_future(work if here is None else here.beside(work))
+        task = asyncio.ensure_future(checked())
         try:
             while not task.done():
                 look()
@@ -249,6 +270,19 @@ def run_watched(
         return task.result()
 
     return asyncio.run(watch())
+
+
+async def _check_endpoint(model: Model) -> None:
+    """Finds an address where no endpoint is before the first rollout waits for retries. Anything else is found by
+    requests: endpoints may have no list of models, or accept other names."""
+    from ..rollouts.endpoint_model import EndpointModel
+
+    if isinstance(model, EndpointModel):
+        try:
+            await model.check()
+        except ModelFailed as error:
+            if error.status is None and isinstance(error, ModelUnavailable):
+                raise ModelUnavailable(f"{error.message}; give the URL of the model's API (--base-url)") from None
 
 
 def progress_facts(progress: RolloutProgress) -> dict[str, Any]:

@@ -1,0 +1,237 @@
+"""`openenv rollout`: episodes with a model behind an endpoint, in a folder that resumes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openenv.bench.served import ServedTarget
+from openenv.cli import main
+from openenv.rollouts import read_rollouts
+
+from ..model_server import ModelReply, ModelServer, model_server
+
+EVALS = Path(__file__).parent.parent / "evals"
+Command = Callable[..., tuple[int, str, str]]
+
+
+def guesser(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> ModelReply:
+    """Guesses 1, then 2, and so on."""
+    guess = 1 + sum(message["role"] == "assistant" for message in messages)
+    return ModelReply(calls=[(tools[0]["function"]["name"], json.dumps({"guess": guess}))])
+
+
+@pytest.fixture(scope="module")
+def guess() -> Iterator[str]:
+    with ServedTarget("games:Guess", max_sessions=16, cwd=EVALS) as server:
+        yield server.url
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with model_server(policies={"guesser": guesser}) as server:
+        yield server
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs `openenv ...` in this process; returns its exit code, output and complaints."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["openenv", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code or 0
+        assert isinstance(code, int)
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def test_a_run_is_recorded_and_summed_up(command: Command, guess: str, endpoint: ModelServer, tmp_path: Path) -> None:
+    asked = (guess, "--model", "guesser", "--base-url", endpoint.url, "--split", "test", "--group", 2)
+    code, output, complaints = command("rollout", *asked, "--price", "1,2", "-o", tmp_path / "run", "--json")
+    assert code == 0, complaints
+    facts = json.loads(output)
+    assert facts["rollouts"] == facts["with_return"] == 8
+    assert facts["outcomes"] == {"terminated": 8}
+    assert facts["turns"] == 2 * (1 + 2 + 3 + 4)
+    assert facts["mean_return"] == pytest.approx(1 - 0.125 * 1.5)
+    assert facts["cost"] > 0
+    rollouts = list(read_rollouts(tmp_path / "run"))
+    assert sorted((each.task.index, each.member) for each in rollouts) == [(n, m) for n in range(4) for m in (0, 1)]
+    assert all(each.tools and each.turns[0].completion_ids for each in rollouts)
+    assert "rollouts: 8 of 8" in complaints or "rollouts: 0 of 8" in complaints
+
+
+def test_a_complete_run_is_not_played_again_and_more_episodes_extend_it(
+    command: Command, guess: str, endpoint: ModelServer, tmp_path: Path
+) -> None:
+    asked = ("rollout", guess, "--model", "guesser", "--base-url", endpoint.url, "-o", tmp_path / "run", "--json")
+    assert json.loads(command(*asked, "--episodes", 3)[1])["rollouts"] == 3
+    sampled = len(endpoint.samples)
+    code, output, _ = command(*asked, "--episodes", 3)
+    assert (code, json.loads(output)["rollouts"], len(endpoint.samples)) == (0, 3, sampled)
+    assert json.loads(command(*asked, "--episodes", 5)[1])["rollouts"] == 5
+    assert len(list(read_rollouts(tmp_path / "run"))) == 5
+
+
+def test_a_folder_of_another_run_is_refused(
+    command: Command, guess: str, endpoint: ModelServer, tmp_path: Path
+) -> None:
+    asked = ("rollout", guess, "--base-url", endpoint.url, "-o", tmp_path / "run", "--episodes", 1)
+    assert command(*asked, "--model", "guesser")[0] == 0
+    for other, words in {
+        ("--model", "tool"): "has a run with model 'guesser', not 'tool'",
+        ("--model", "guesser", "--group", 4): "group size 1, not 4",
+        ("--model", "guesser", "--sampling", "temperature=2"): "sampling",
+        ("--model", "guesser", "--split", "test"): "split None, not 'test'",
+    }.items():
+        code, output, complaints = command(*asked, *other)
+        assert (code, output) == (1, "")
+        assert words in complaints
+        assert "another folder (-o)" in complaints
+
+
+def test_without_a_terminal_the_summary_is_plain_lines(
+    command: Command, guess: str, endpoint: ModelServer, tmp_path: Path
+) -> None:
+    asked = (guess, "--model", "guesser", "--base-url", endpoint.url, "--seeds", "0-4", "--budget", "turns=2")
+    code, output, _ = command("rollout", *asked, "-o", tmp_path / "run")
+    assert code == 0
+    head, outcomes, returns, tokens = output.splitlines()
+    assert head.startswith(f"{tmp_path / 'run'}: 5 rollouts in ")
+    assert "out of turns" in outcomes
+    assert returns.startswith("  mean return ")
+    assert "of completions" in tokens
+
+
+def test_sampling_and_the_key_reach_the_endpoint(
+    command: Command, guess: str, endpoint: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint.key = "sk-a-secret-of-the-test"
+    monkeypatch.setenv("API_KEY", endpoint.key)
+    asked = (guess, "--model", "guesser", "--base-url", endpoint.url, "--episodes", 1)
+    sampling = ("--sampling", "temperature=0.5", "--sampling", "max_tokens=99", "--sampling", "top_k=3")
+    code, output, complaints = command("rollout", *asked, *sampling, "-o", tmp_path / "run", "--json")
+    assert code == 0, complaints
+    body = endpoint.seen[0].body
+    assert (body["temperature"], body["max_tokens"], body["top_k"]) == (0.5, 99, 3)
+    written = b"".join(path.read_bytes() for path in (tmp_path / "run").iterdir()).decode() + output + complaints
+    assert endpoint.key not in written
+    assert endpoint.url not in written.replace(guess, "")
+
+
+def test_random_needs_no_endpoint(command: Command, guess: str, tmp_path: Path) -> None:
+    code, output, complaints = command(
+        *("rollout", guess, "--model", "random", "--episodes", 4, "-o", tmp_path / "run", "--json")
+    )
+    assert code == 0, complaints
+    assert json.loads(output)["rollouts"] == 4
+
+
+def test_rollouts_become_a_dataset(command: Command, guess: str, endpoint: ModelServer, tmp_path: Path) -> None:
+    asked = (guess, "--model", "guesser", "--base-url", endpoint.url, "--split", "test")
+    assert command("rollout", *asked, "-o", tmp_path / "run")[0] == 0
+    target = tmp_path / "sft.jsonl"
+    code, output, complaints = command(
+        *("rollout", "export", tmp_path / "run", "--to", "sft", "--min-reward", 0.8, "-o", target)
+    )
+    assert code == 0, complaints
+    assert output == f"{target}: 2 rows; left out: 2 with a low return\n"
+    code, _, complaints = command("rollout", "export", tmp_path / "run", "--to", "sft", "-o", target)
+    assert (code, "exists already" in complaints) == (1, True)
+    code, output, _ = command(
+        *("rollout", "export", tmp_path / "run", "--to", "grpo", "-o", tmp_path / "ids.jsonl", "--json")
+    )
+    assert json.loads(output) == {
+        "file": str(tmp_path / "ids.jsonl"),
+        "kind": "grpo",
+        "rows": 4,
+        "left_out": {},
+        "page": None,
+    }
+    code, _, complaints = command(
+        *("rollout", "export", tmp_path / "run", "--to", "preference", "-o", tmp_path / "x.jsonl")
+    )
+    assert (code, "--group 8" in complaints) == (1, True)
+
+
+def test_what_cannot_be_done_is_said_before_anything_is_started(
+    command: Command, endpoint: ModelServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    wrong: dict[tuple[object, ...], str] = {
+        ("echo", "-o", folder): "--model",
+        ("echo", "--model", "m"): "--output",
+        ("echo", "--model", "m", "-o", folder): "OPENAI_API_KEY",
+        ("echo", "--model", "m", "--provider", "anthropic", "-o", folder): "ANTHROPIC_API_KEY",
+        ("echo", "--model", "m", "--base-url", "gpu:8000", "-o", folder): "http",
+        ("echo", "--model", "random", "--budget", "steps=3", "-o", folder): "turns, tokens, context",
+        ("echo", "--model", "random", "--budget", "turns=-3", "-o", folder): "turns=-3",
+        ("echo", "--model", "m", "--base-url", "http://h", "--price", "cheap", "-o", folder): "0.5,1.5",
+        ("echo", "--model", "random", "--seeds", "0-9", "--split", "test", "-o", folder): "--split",
+        ("export", folder, "-o", tmp_path / "x.jsonl"): "does not exist",
+    }
+    for arguments, words in wrong.items():
+        code, output, complaints = command("rollout", *arguments)
+        assert code in {1, 2}, arguments
+        assert words in complaints, arguments
+        assert complaints.startswith("error: "), complaints
+        assert len(complaints.splitlines()) == 1
+        assert not output
+    assert not folder.exists()
+
+
+BAD_INPUT: dict[str, tuple[dict[str, Any], str, str]] = {
+    "wrong key": ({"key": "another"}, "guesser", "API_KEY"),
+    "unknown model": ({}, "no-such-model", "no-such-model"),
+    "context too small": ({"context": 5}, "guesser", "context"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_what_the_endpoint_refuses_is_one_clear_error(
+    command: Command, guess: str, endpoint: ModelServer, tmp_path: Path, case: str
+) -> None:
+    settings, model, words = BAD_INPUT[case]
+    for name, value in settings.items():
+        setattr(endpoint, name, value)
+    asked = (guess, "--model", model, "--base-url", endpoint.url, "--episodes", 20)
+    code, output, complaints = command("rollout", *asked, "-o", tmp_path / "run")
+    assert code == 1, output
+    assert not output
+    error = complaints.splitlines()[-1]
+    assert error.startswith("error: ")
+    assert words in error, complaints
+    assert complaints.count("error: ") == 1
+
+
+def test_an_endpoint_that_is_not_there_is_named(
+    command: Command, guess: str, endpoint: ModelServer, tmp_path: Path
+) -> None:
+    nowhere = "http://127.0.0.1:9"
+    asked = (guess, "--model", "m", "--base-url", nowhere, "--episodes", 3, "--retries", 0)
+    code, _, complaints = command("rollout", *asked, "-o", tmp_path / "run")
+    assert code == 1
+    assert "127.0.0.1:9" in complaints.splitlines()[-1]
+    assert "--base-url" in complaints.splitlines()[-1]
+
+
+def test_tasks_that_are_not_there_are_named(
+    command: Command, guess: str, endpoint: ModelServer, tmp_path: Path
+) -> None:
+    asked = (guess, "--model", "guesser", "--base-url", endpoint.url, "-o", tmp_path / "run")
+    code, _, complaints = command("rollout", *asked, "--split", "train")
+    assert (code, "train" in complaints) == (1, True)
+    code, _, complaints = command("rollout", *asked, "--split", "test", "--episodes", 5)
+    assert code == 1
+    assert "5 episodes need as many tasks, and split 'test' has 4" in complaints
+    assert not list(read_rollouts(tmp_path / "run"))
