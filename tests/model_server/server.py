@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +55,8 @@ class ModelServer:
         policies: Models beside those of `POLICIES`.
         faults: Share of requests that meet each of `FAULTS`.
         planned: Faults of the next requests, in order; None for a good one.
+        canned: Answers of the next requests: a JSON value, or the text of a stream.
+        refused_fields: Fields of a body that the endpoint does not know.
         retry_after: Header of a 429.
         latency_s: Seconds before each answer.
         key: The key that requests must have; None for any.
@@ -68,6 +70,8 @@ class ModelServer:
     policies: Mapping[str, Policy] = field(default_factory=dict)
     faults: Mapping[str, float] = field(default_factory=dict)
     planned: deque[str | None] = field(default_factory=deque)
+    canned: deque[Any] = field(default_factory=deque)
+    refused_fields: Collection[str] = ()
     retry_after: str = "0"
     latency_s: float = 0.0
     key: str | None = None
@@ -118,6 +122,13 @@ class ModelServer:
         given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
         if self.key is not None and given != self.key:
             raise BadRequest(401, "invalid_api_key", f"Incorrect API key provided: {given}")
+        if unknown := [name for name in self.refused_fields if name in body]:
+            raise BadRequest(400, "unknown_parameter", f"Unknown parameter: '{unknown[0]}'.")
+        if self.canned:
+            answer = self.canned.popleft()
+            if isinstance(answer, str):
+                return "text/event-stream", answer.encode()
+            return "application/json", msgspec.json.encode(answer)
         policy = policy_of(body["model"], self.policies)
         if policy is None:
             raise BadRequest(404, "model_not_found", f"The model `{body['model']}` does not exist.")

@@ -89,6 +89,15 @@ def blocks_of(messages: Iterable[Mapping[str, Any]]) -> tuple[str, list[dict[str
     return "\n\n".join(system), turns
 
 
+def anthropic_tool(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts a function description of the OpenAI API to a tool of Anthropic's."""
+    return {
+        "name": function["name"],
+        "description": function["description"],
+        "input_schema": function["parameters"],
+    }
+
+
 def message_of_blocks(blocks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Converts the content of an answer of Anthropic's API to an assistant message."""
     text, thoughts, calls = [], [], []

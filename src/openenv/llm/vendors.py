@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .client import LLMClient, LLMResponse
-from .messages import blocks_of, message_of_blocks
+from .messages import anthropic_tool, blocks_of, message_of_blocks
 from .sender import Address
 from .service import ServedModel
 
@@ -126,11 +126,7 @@ class AnthropicClient(ServedModel):
     """
 
     def _tool(self, function: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "name": function["name"],
-            "description": function["description"],
-            "input_schema": function["parameters"],
-        }
+        return anthropic_tool(function)
 
     async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
         system, turns = blocks_of(messages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..llm.messages import blocks_of, function_of, message_of_blocks
+from ..llm.messages import anthropic_tool, blocks_of, function_of, message_of_blocks
 from ..llm.sender import Address
 from ..llm.vendors import anthropic_address
 from .endpoint_model import EndpointModel
@@ -53,8 +53,7 @@ class AnthropicModel(EndpointModel):
             "stop_sequences": list(sampling.stop) or None,
         }
         if request.tools:
-            functions = [function_of(tool) for tool in request.tools]
-            body["tools"] = [{**function, "input_schema": function.pop("parameters")} for function in functions]
+            body["tools"] = [anthropic_tool(function_of(tool)) for tool in request.tools]
         return {**{name: value for name, value in body.items() if value is not None}, **sampling.extra}
 
     def _merged(self, events: list[dict[str, Any]]) -> dict[str, Any] | None:

@@ -49,7 +49,9 @@ class EndpointModel(ABC):
         stall_s: Streams answers, and fails an attempt if no byte arrives for that many seconds. None: no streaming,
             which costs less CPU; an endpoint that does not answer is noticed at `timeout_s`.
         retries: Most retries of a call after failures that may pass: no connection, a broken answer, 408, 409, 425,
-            429, 5xx. The pause is a random part of `0.5 * 2**n` s, at most 20 s, or the endpoint's Retry-After.
+            429, 5xx.
+        backoff_s: The pause before a retry is a random part of `backoff_s * 2**n`, at most 20 s, or the endpoint's
+            Retry-After.
         retry_share: Share of calls that may be retries, beyond a reserve of 64. Retries after a failed connection or
             a Retry-After do not count.
         max_requests: Most requests at once to one endpoint. Below it, the number adapts to what the endpoint bears.
@@ -73,6 +75,7 @@ class EndpointModel(ABC):
         timeout_s: float | None = 600.0,
         stall_s: float | None = None,
         retries: int = 6,
+        backoff_s: float = 0.5,
         retry_share: float = 0.25,
         max_requests: int = 1024,
         prices: Mapping[str, ModelPrice] | None = None,
@@ -86,7 +89,9 @@ class EndpointModel(ABC):
         if not urls:
             raise InvalidArgument("base_url is empty: give the URL of at least one endpoint")
         addresses = [self._address(_root_of(url)) for url in urls]
-        self._pool = EndpointPool(addresses, name, most=max_requests, retries=retries, retry_share=retry_share)
+        self._pool = EndpointPool(
+            addresses, name, most=max_requests, retries=retries, backoff_s=backoff_s, retry_share=retry_share
+        )
 
     def __repr__(self) -> str:
         hosts = ", ".join(address.name for address in self._pool.addresses)

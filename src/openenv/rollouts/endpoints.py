@@ -17,7 +17,6 @@ _FIRST_LIMIT = 64.0
 _CONGESTED = frozenset({408, 429, 503, 529})
 _MISSES = 3
 _LONGEST_PAUSE_S = 30.0
-_BACKOFF_S = 0.5
 _RETRY_RESERVE = 64.0
 _MOST_SESSIONS = 100_000
 
@@ -33,6 +32,7 @@ class ModelEndpoint:
     Args:
         address: The address.
         most: Upper bound of the limit.
+        backoff_s: First pause after its connections fail.
 
     Attributes:
         limit: Most requests at once, now.
@@ -41,7 +41,7 @@ class ModelEndpoint:
         failure: Why it is closed; None unless its connections fail.
     """
 
-    def __init__(self, address: Address, most: int):
+    def __init__(self, address: Address, most: int, backoff_s: float):
         self.address = address
         self.limit = min(_FIRST_LIMIT, most)
         self.in_flight = 0
@@ -50,7 +50,7 @@ class ModelEndpoint:
         self._most = most
         self._cut_at: float | None = None
         self._misses = 0
-        self._backoff = Backoff(_BACKOFF_S, _LONGEST_PAUSE_S)
+        self._backoff = Backoff(backoff_s, _LONGEST_PAUSE_S)
         self._sender: HttpSender | None = None
 
     @property
@@ -127,14 +127,25 @@ class EndpointPool:
         name: Name of the model, for messages.
         most: Most requests at once to one endpoint.
         retries: Most retries of one call.
+        backoff_s: Base of the pause before a retry.
         retry_share: As in `RetryBudget`.
     """
 
-    def __init__(self, addresses: Sequence[Address], name: str, *, most: int, retries: int, retry_share: float):
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        name: str,
+        *,
+        most: int,
+        retries: int,
+        backoff_s: float,
+        retry_share: float,
+    ):
         self.addresses = addresses
         self._most = most
         self._what = f"{name} at {', '.join(address.name for address in addresses)}"
         self._retries = retries
+        self._backoff_s = backoff_s
         self._budget = RetryBudget(retry_share)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._endpoints: list[ModelEndpoint] = []
@@ -196,7 +207,7 @@ class EndpointPool:
                 timeout_s,
                 attempt,
                 retries=self._retries,
-                backoff_s=_BACKOFF_S,
+                backoff_s=self._backoff_s,
                 what=self._what,
                 may_retry=self._budget.may_retry,
             )
@@ -222,7 +233,7 @@ class EndpointPool:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop = loop
-            self._endpoints = [ModelEndpoint(address, self._most) for address in self.addresses]
+            self._endpoints = [ModelEndpoint(address, self._most, self._backoff_s) for address in self.addresses]
             self._waiting.clear()
             self._sessions.clear()
         return loop
