@@ -64,7 +64,7 @@ class ModelServer:
         log: A file that gets a JSON line for each sample.
         keep: Whether `seen` and `samples` are kept.
         connections: Connections that were opened.
-        open_requests, most_requests: Requests without an answer now, and the most at once.
+        requests, open_requests, most_requests: Requests so far, those without an answer now, and the most at once.
     """
 
     policies: Mapping[str, Policy] = field(default_factory=dict)
@@ -82,6 +82,7 @@ class ModelServer:
     seen: list[Seen] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     connections: int = 0
+    requests: int = 0
     open_requests: int = 0
     most_requests: int = 0
     _log_file: int | None = None
@@ -198,6 +199,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         server = self.server
+        server.requests += 1
         server.open_requests += 1
         server.most_requests = max(server.most_requests, server.open_requests)
         self.busy = True

@@ -25,9 +25,9 @@ class ModelEndpoint:
     """One address: how many requests it bears at once, and whether it answers.
 
     The limit grows by one for each answer until the first sign of congestion (408, 429, 503, 529, silence), which
-    halves it; from then on it grows by one for each `limit` answers. Answers to requests that were sent before a cut
-    cut it no further. Three connections in a row that fail close the endpoint for a pause that doubles; then one
-    request at a time finds out whether it is back.
+    halves it; from then on it grows by one for each `limit` answers. Three connections in a row that fail close
+    the endpoint for a pause that doubles; then one request at a time finds out whether it is back. Requests that were
+    sent before a cut or a closing neither cut nor close again.
 
     Args:
         address: The address.
@@ -49,6 +49,7 @@ class ModelEndpoint:
         self.failure: ModelUnavailable | None = None
         self._most = most
         self._cut_at: float | None = None
+        self._closed_at = float("-inf")
         self._misses = 0
         self._backoff = Backoff(backoff_s, _LONGEST_PAUSE_S)
         self._sender: HttpSender | None = None
@@ -81,8 +82,8 @@ class ModelEndpoint:
             self.open_at = max(self.open_at, now + (error.retry_after_s or 0.0))
         elif error.status is None:
             self._misses += 1
-            if self._misses >= _MISSES:
-                self.limit, self.failure = 1.0, error
+            if self._misses >= _MISSES and sent_at >= self._closed_at:
+                self.limit, self.failure, self._closed_at = 1.0, error, now
                 self.open_at = max(self.open_at, now + self._backoff.grow())
 
     async def close(self) -> None:
