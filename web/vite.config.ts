@@ -24,7 +24,11 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
     // "use client" of a library says nothing to a page without a server that draws it.
-    rolldownOptions: { onwarn: (warning, warn) => warning.code === 'MODULE_LEVEL_DIRECTIVE' || warn(warning) },
+    rolldownOptions: {
+      // The page of a server, and that of `openenv episodes view`.
+      input: ['index.html', 'rollouts.html'].map((name) => fileURLToPath(new URL(name, import.meta.url))),
+      onwarn: (warning, warn) => warning.code === 'MODULE_LEVEL_DIRECTIVE' || warn(warning),
+    },
   },
   plugins: [weighed(outDir)],
   server: {

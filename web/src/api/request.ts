@@ -12,6 +12,8 @@ export interface Wanted {
   headers?: Record<string, string>;
   /** Outlives the page. */
   keepalive?: boolean;
+  /** Ends the request. */
+  signal?: AbortSignal;
 }
 
 /** Asks the server.
@@ -36,6 +38,7 @@ export async function request(path: string, wanted: Wanted = {}): Promise<Respon
       headers,
       body,
       keepalive: wanted.keepalive,
+      signal: wanted.signal,
       credentials: 'same-origin', // what stands before a Space asks for its cookies
       cache: 'no-store',
     });

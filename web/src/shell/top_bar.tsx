@@ -8,7 +8,6 @@ const SIGN: Record<Theme, string> = { auto: '◐', light: '○', dark: '●' };
 const WORDS: Record<Theme, string> = { auto: 'as the system', light: 'light', dark: 'dark' };
 
 export function TopBar({ metadata, page, onHelp }: { metadata: Metadata | null; page: Page; onHelp: () => void }) {
-  const theme = useChosenTheme();
   return (
     <header class="top">
       <h1>
@@ -24,12 +23,19 @@ export function TopBar({ metadata, page, onHelp }: { metadata: Metadata | null; 
       </nav>
       {metadata?.description && <p class="quiet" title={metadata.description}>{metadata.description}</p>}
       <div class="tools">
-        <button type="button" class="icon" id="theme" aria-label={`Colours: ${WORDS[theme]}. Change`} title={`Colours: ${WORDS[theme]}`} onClick={() => chooseTheme(NEXT[theme])}>
-          {SIGN[theme]}
-        </button>
+        <ThemeButton />
         <button type="button" class="icon" aria-label="Keys and what they do" title="Keys (?)" onClick={onHelp}>?</button>
       </div>
     </header>
+  );
+}
+
+export function ThemeButton() {
+  const theme = useChosenTheme();
+  return (
+    <button type="button" class="icon" id="theme" aria-label={`Colours: ${WORDS[theme]}. Change`} title={`Colours: ${WORDS[theme]}`} onClick={() => chooseTheme(NEXT[theme])}>
+      {SIGN[theme]}
+    </button>
   );
 }
 
