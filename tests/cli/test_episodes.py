@@ -255,7 +255,7 @@ def test_a_record_gives_no_commands_to_the_terminal(episodes: Run, tmp_path: Pat
 
 
 def test_rollouts_are_served_until_ctrl_c(tmp_path: Path) -> None:
-    write_rollouts(tmp_path / "monday" / "a.jsonl", make_rollout(0), make_rollout(1))
+    write_rollouts(tmp_path / "monday" / "rollouts-a.jsonl", make_rollout(0), make_rollout(1))
     with running("episodes", "view", str(tmp_path)) as server:
         assert str(tmp_path) in server.announcement
         answer = server.get("/rollouts/runs")

@@ -54,8 +54,8 @@ def viewer(tmp_path: Path) -> Iterator[Viewer]:
 
 
 def test_rollouts_are_filtered(viewer: Viewer, tmp_path: Path) -> None:
-    write_rollouts(tmp_path / "x" / "a.jsonl", *(make_rollout(number, turns=number) for number in range(5)))
-    write_rollouts(tmp_path / "y" / "a.jsonl", make_rollout(5), make_rollout(6, outcome=FAILED))
+    write_rollouts(tmp_path / "x" / "rollouts-a.jsonl", *(make_rollout(number, turns=number) for number in range(5)))
+    write_rollouts(tmp_path / "y" / "rollouts-a.jsonl", make_rollout(5), make_rollout(6, outcome=FAILED))
     assert viewer.ids() == ["1-2", "1-1", "1-0", "0-3", "0-2", "0-1", "0-0"]
     assert viewer.ids(run="y") == ["1-2", "1-1"]
     assert viewer.ids(run="x", group="1") == ["1-0"]
@@ -69,7 +69,7 @@ def test_rollouts_are_filtered(viewer: Viewer, tmp_path: Path) -> None:
 
 def test_rollouts_are_sorted_and_those_without_a_value_come_last(viewer: Viewer, tmp_path: Path) -> None:
     rollouts = [make_rollout(0), make_rollout(1, outcome=FAILED), make_rollout(2)]
-    write_rollouts(tmp_path / "a.jsonl", *rollouts)
+    write_rollouts(tmp_path / "rollouts-a.jsonl", *rollouts)
     assert viewer.ids(sort="reward") == ["0-2", "0-0", "0-1"]
     assert viewer.ids(sort="reward", descending=False) == ["0-0", "0-2", "0-1"]
     part = viewer.get("rows", sort="started", descending=False, start=1, count=1)
@@ -78,7 +78,7 @@ def test_rollouts_are_sorted_and_those_without_a_value_come_last(viewer: Viewer,
 
 def test_groups_and_runs_have_means_of_the_rollouts_with_a_return(viewer: Viewer, tmp_path: Path) -> None:
     rollouts = [make_rollout(number) for number in (0, 1, 2)]
-    write_rollouts(tmp_path / "x" / "a.jsonl", *rollouts, make_rollout(3, outcome=FAILED), make_rollout(4))
+    write_rollouts(tmp_path / "x" / "rollouts-a.jsonl", *rollouts, make_rollout(3, outcome=FAILED), make_rollout(4))
     (run,) = viewer.runs()["runs"]
     assert (run["run"], run["rollouts"], run["groups"], run["reward"]) == ("x", 5, 2, 7 / 4)
     assert run["outcomes"] == {"terminated": 4, "model_failed": 1}
@@ -99,9 +99,9 @@ def test_a_rollout_comes_without_its_token_ids_and_a_turns_tokens_on_demand(tmp_
     ids = {"prompt_ids": [1, 2, 3], "completion_ids": sampled, "logprobs": logprobs, "tokens": "sampled"}
     broken = PrefixBreak("compaction", 2, 5, 3)
     rollout = make_rollout(turns=[make_turn(), make_turn(1, prefix_break=broken, **ids)])
-    write_rollouts(tmp_path / "a.jsonl", rollout)
+    write_rollouts(tmp_path / "rollouts-a.jsonl", rollout)
 
-    named = {"file": "a.jsonl", "offset": 0}
+    named = {"file": "rollouts-a.jsonl", "offset": 0}
     for given in (None, tokenizer):
         with TestClient(viewer_app(tmp_path, tokenizer=given), base_url="http://127.0.0.1") as client:
             viewer = Viewer(client)
@@ -128,7 +128,7 @@ def test_texts_are_found_wherever_they_stand(viewer: Viewer, tmp_path: Path) -> 
             2, turns=[make_turn(prompt=[{"role": "user", "content": [{"type": "text", "text": "needle"}]}])]
         ),
     ]
-    write_rollouts(tmp_path / "a.jsonl", *there)
+    write_rollouts(tmp_path / "rollouts-a.jsonl", *there)
     found = {line["row"]["rollout_id"]: line["match"] for line in viewer.search("NEEDLE") if "row" in line}
     first = {"turn": 1, "part": "completion", "before": "A ", "found": "Needle", "after": ", and a needle\nof gold"}
     second = {"turn": 0, "part": "prompt", "before": "", "found": "needle", "after": ""}
@@ -144,33 +144,36 @@ def test_texts_are_found_wherever_they_stand(viewer: Viewer, tmp_path: Path) -> 
 def test_text_is_found_however_its_line_was_encoded(viewer: Viewer, tmp_path: Path, ascii_only: bool) -> None:
     rollout = make_rollout(turns=[make_turn(text='für "Tee" \\ 茶')])
     line = json.dumps(msgspec.to_builtins(rollout), ensure_ascii=ascii_only)
-    (tmp_path / "a.jsonl").write_text(f"{line}\n")
+    (tmp_path / "rollouts-a.jsonl").write_text(f"{line}\n")
     for text in ("FÜR", '"tee"', "茶", "\\ 茶", 'für "Tee"'):
         assert len(viewer.search(text)) == 2, text
 
 
 def test_new_rollouts_appear_and_a_torn_line_waits(viewer: Viewer, tmp_path: Path) -> None:
     assert (viewer.runs()["runs"], viewer.ids()) == ([], [])
-    file = write_rollouts(tmp_path / "a.jsonl", make_rollout(0), make_rollout(1))
+    file = write_rollouts(tmp_path / "rollouts-a.jsonl", make_rollout(0), make_rollout(1))
     file.write_bytes(file.read_bytes()[:-20])
-    (tmp_path / "steps.jsonl").write_text('{"step": 0}\n')
+    (tmp_path / "rollouts-steps.jsonl").write_text('{"step": 0}\n')
     assert viewer.ids() == ["0-0"]
     (fault,) = viewer.runs()["faults"]
-    assert "steps.jsonl" in fault
+    assert "rollouts-steps.jsonl" in fault
 
 
 def test_a_rollout_of_five_megabytes_is_shown(viewer: Viewer, tmp_path: Path) -> None:
     text = "All work and no play. " * 250_000
-    write_rollouts(tmp_path / "a.jsonl", make_rollout(turns=[make_turn(text=text)]))
+    write_rollouts(tmp_path / "rollouts-a.jsonl", make_rollout(turns=[make_turn(text=text)]))
     assert viewer.ids() == ["0-0"]
-    assert viewer.get("rollout", file="a.jsonl", offset=0)["rollout"]["turns"][0]["completion"]["content"] == text
+    assert (
+        viewer.get("rollout", file="rollouts-a.jsonl", offset=0)["rollout"]["turns"][0]["completion"]["content"]
+        == text
+    )
 
 
 def test_what_is_not_there_and_what_is_not_valid_is_said(viewer: Viewer, tmp_path: Path) -> None:
-    write_rollouts(tmp_path / "a.jsonl", make_rollout(0))
+    write_rollouts(tmp_path / "rollouts-a.jsonl", make_rollout(0))
     (tmp_path / "secret.txt").write_text("secret")
     viewer.runs()
-    for name, offset in (("a.jsonl", 3), ("secret.txt", 0), ("../a.jsonl", 0), ("/etc/passwd", 0)):
+    for name, offset in (("rollouts-a.jsonl", 3), ("secret.txt", 0), ("../rollouts-a.jsonl", 0), ("/etc/passwd", 0)):
         answer = viewer.client.get("/rollouts/rollout", params={"file": name, "offset": offset})
         assert (answer.status_code, answer.json()["error"]) == (404, "UnreadableRecord")
     for query in (
@@ -178,7 +181,7 @@ def test_what_is_not_there_and_what_is_not_valid_is_said(viewer: Viewer, tmp_pat
         "rows?count=100000",
         "groups?min_turns=x",
         "search?text=",
-        "rollout?file=a.jsonl",
+        "rollout?file=rollouts-a.jsonl",
     ):
         assert viewer.client.get(f"/rollouts/{query}").status_code == 422
 

@@ -234,7 +234,7 @@ def test_texts_of_a_model_are_text(enter: Enter, tmp_path: Path) -> None:
     )
     turn = make_turn(prompt=[{"role": "user", "content": SCRIPTED}], completion=said, steps=[step])
     write_rollouts(
-        tmp_path / "a.jsonl",
+        tmp_path / "rollouts-a.jsonl",
         make_rollout(0, turns=[turn], rollout_id=SCRIPTED, group=SCRIPTED, environment=SCRIPTED, model=SCRIPTED),
     )
     with viewing(tmp_path) as url:
@@ -253,7 +253,9 @@ def test_texts_of_a_model_are_text(enter: Enter, tmp_path: Path) -> None:
 
 
 def test_a_rollout_of_five_megabytes_is_shown_in_parts(enter: Enter, tmp_path: Path) -> None:
-    write_rollouts(tmp_path / "a.jsonl", make_rollout(turns=[make_turn(text="All work and no play. " * 250_000)]))
+    write_rollouts(
+        tmp_path / "rollouts-a.jsonl", make_rollout(turns=[make_turn(text="All work and no play. " * 250_000)])
+    )
     with viewing(tmp_path) as url:
         page = enter(url, "").page
         page.locator(".line").first.click()
@@ -267,17 +269,17 @@ def test_an_empty_folder_fills_and_foreign_files_are_named(enter: Enter, tmp_pat
     with viewing(tmp_path) as url:
         page = enter(url, "").page
         expect(page.locator(".empty")).to_contain_text("openenv rollout TARGET -o DIR")
-        (tmp_path / "steps.jsonl").write_text('{"step": 0}\n')
-        write_rollouts(tmp_path / "a.jsonl", make_rollout(0), make_rollout(1))
+        (tmp_path / "rollouts-steps.jsonl").write_text('{"step": 0}\n')
+        write_rollouts(tmp_path / "rollouts-a.jsonl", make_rollout(0), make_rollout(1))
         settled(page, 2)
         page.get_by_text("are no rollouts").click()
-        expect(page.locator(".box.warn li")).to_contain_text("steps.jsonl")
-        write_rollouts(tmp_path / "a.jsonl", make_rollout(2))
+        expect(page.locator(".box.warn li")).to_contain_text("rollouts-steps.jsonl")
+        write_rollouts(tmp_path / "rollouts-a.jsonl", make_rollout(2))
         settled(page, 3)
 
 
 def test_a_viewer_that_is_away_is_named_and_comes_back(enter: Enter, tmp_path: Path) -> None:
-    write_rollouts(tmp_path / "a.jsonl", make_rollout(0))
+    write_rollouts(tmp_path / "rollouts-a.jsonl", make_rollout(0))
     with viewing(tmp_path) as url:
         page = enter(url, "", refusals=True).page
         settled(page, 1)
@@ -288,7 +290,7 @@ def test_a_viewer_that_is_away_is_named_and_comes_back(enter: Enter, tmp_path: P
 
 
 def test_ten_thousand_rollouts_are_scrolled_through(enter: Enter, tmp_path: Path) -> None:
-    write_rollouts(tmp_path / "a.jsonl", *(make_rollout(number, turns=20) for number in range(10_000)))
+    write_rollouts(tmp_path / "rollouts-a.jsonl", *(make_rollout(number, turns=20) for number in range(10_000)))
     with viewing(tmp_path) as url:
         page = enter(url, "").page
         settled(page, 10_000)

@@ -16,7 +16,7 @@ import msgspec
 
 from ..errors import UnreadableRecord
 from ..recording.reader import MOST_LINE_BYTES, Damage, ReadFault
-from ..recording.storage import JSONL
+from .journal import rollout_files
 from .records import PrefixBreak, Rollout, RolloutFailure, RolloutOutcome, RolloutTask, TokenUsage
 
 INDEX_SUFFIX = ".index"
@@ -278,11 +278,9 @@ class RolloutIndex:
         if self._only is not None:
             yield self._only
             return
-        for place, folders, names in os.walk(self.folder):
+        for place, folders, _ in os.walk(self.folder):
             folders.sort()
-            yield from (
-                path for name in sorted(names) if name.endswith(JSONL) and (path := Path(place, name)).is_file()
-            )
+            yield from filter(Path.is_file, rollout_files(place))
 
     def summaries(self) -> list[RolloutSummary]:
         """The summaries of all rollouts, by file, in the order in which they ended."""
