@@ -11,6 +11,7 @@ import importlib
 import pickle
 import subprocess
 import sys
+from functools import cache
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
@@ -34,9 +35,13 @@ def name_of(path: Path) -> str:
 
 
 FILES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in FILES.items()}
 MORE = {"openenv.core._homes", NEEDS_GRADIO, "openenv.core.env_server.web_interface"}
 NAMES_ONLY = sorted(set(FILES) - MORE)
+
+
+@cache
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(FILES[name].read_text(encoding="utf-8"))
 
 
 def package_of(name: str) -> str:
@@ -73,7 +78,7 @@ def homes_of(name: str) -> dict[str, str]:
 def imports_of(name: str) -> list[tuple[str, str]]:
     """What a module imports from this package, for a type checker too: modules, and their names or `*`."""
     found = []
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.ImportFrom) and node.level:
             home = resolve_name("." * node.level + (node.module or ""), package_of(name))
             found += [(home, alias.asname or alias.name) for alias in node.names]
@@ -82,8 +87,8 @@ def imports_of(name: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", NAMES_ONLY)
 def test_a_module_holds_names_and_nothing_else(name):
-    docstring, *rest = TREES[name].body
-    assert ast.get_docstring(TREES[name])
+    docstring, *rest = tree_of(name).body
+    assert ast.get_docstring(tree_of(name))
     assert isinstance(docstring, ast.Expr)
     assert [ast.unparse(node) for node in rest if not is_names_only(node)] == []
 
