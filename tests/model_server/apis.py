@@ -71,7 +71,7 @@ def sample(
         for index, (name, arguments) in enumerate(reply.calls)
     ]
     text = written(reply.content, calls)
-    ids = [BYTE + byte for byte in text.encode()] if reply.byte_tokens else _TOKENIZER.encode(text)
+    ids = [BYTE + byte for byte in text.encode()] if reply.byte_tokens else _TOKENIZER.encode_plain(text)
     ids.append(END)
     most = body.get("max_tokens") or body.get("max_completion_tokens") or body.get("max_output_tokens")
     if most is not None and len(ids) > most:

@@ -15,6 +15,8 @@ from typing import Any
 BYTE = 1 << 16
 START, END = BYTE + 256, BYTE + 257
 SPECIAL = {START: b"<|im_start|>", END: b"<|im_end|>"}
+_NAMED = re.compile(r"(<\|im_(?:start|end)\|>)")
+_NAMES = {name.decode(): (token,) for token, name in SPECIAL.items()}
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 _TOOLS = re.compile(r"\n\n# Tools\n<tools>\n(.*?)\n</tools>", re.DOTALL)
 _CALL = re.compile(r"\n?<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
@@ -25,8 +27,14 @@ class ModelTokenizer:
 
     eos_token_id = END
 
-    def encode(self, text: str) -> list[int]:
-        """The token ids of a text; the names of special tokens in it are plain text."""
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """The token ids of a text, with the special tokens that it names."""
+        if "<|im_" in text:
+            return [token for part in _NAMED.split(text) for token in _NAMES.get(part) or self.encode_plain(part)]
+        return self.encode_plain(text)
+
+    def encode_plain(self, text: str) -> list[int]:
+        """The token ids of a text in which the names of special tokens are plain text."""
         data = text.encode()
         whole = len(data) & ~1
         ids = memoryview(data)[:whole].cast("H").tolist()
@@ -62,11 +70,11 @@ class ModelTokenizer:
         for index, message in enumerate(messages):
             shown = f"\n\n# Tools\n<tools>\n{json.dumps(list(tools))}\n</tools>" if tools and index == 0 else ""
             ids.append(START)
-            ids += self.encode(f"{message['role']}\n{_text_of(message)}{shown}")
+            ids += self.encode_plain(f"{message['role']}\n{_text_of(message)}{shown}")
             ids.append(END)
         if add_generation_prompt:
             ids.append(START)
-            ids += self.encode("assistant\n")
+            ids += self.encode_plain("assistant\n")
         return ids if tokenize else self.decode(ids)
 
 

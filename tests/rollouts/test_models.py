@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from openenv.errors import ContextOverflow, InvalidArgument, ModelFailed, ModelTimeout, ModelUnavailable
+from openenv.rollouts import rollouts, segments
 from openenv.rollouts.anthropic_model import AnthropicModel
 from openenv.rollouts.endpoint_model import EndpointModel, ModelPrice
 from openenv.rollouts.function_model import FunctionModel
@@ -22,6 +23,7 @@ from openenv.rollouts.tool_parser import parse_hermes
 
 from ..model_server import ModelReply, ModelServer, ModelTokenizer, logprob_of, model_server
 from ..ports import held_port
+from .environments import Sums
 
 KEY = "sk-not-for-anybody"
 MODELS = [OpenAIModel, ResponsesModel, AnthropicModel]
@@ -371,6 +373,26 @@ def test_the_text_of_a_completion_becomes_a_message(text, content, reasoning, ca
     assert (message["content"], message.get("reasoning_content")) == (content, reasoning)
     found = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())]
     assert found == calls
+
+
+async def test_a_rollout_in_ids_extends_what_was_sampled(server):
+    """Tokens that no tokenizer would choose for the text stay as they are, from turn to turn."""
+
+    def guess(messages: list[Any], tools: list[Any]) -> ModelReply:
+        return ModelReply(calls=[("add", '{"by": 2}')], byte_tokens=True)
+
+    server.policies = {"mine": guess}
+    model = made(OpenAIModel, "mine", server, ids="completions")
+    run = rollouts(Sums, model, [7], tokenizer=ModelTokenizer(), sampling=Sampling(max_tokens=200))
+    ((rollout,),) = [group.rollouts async for group in run]
+    await model.aclose()
+    assert [turn.prefix_break for turn in rollout.turns] == [None] * 3
+    assert [seen.body["prompt"] for seen in server.seen] == [
+        rollout.context_ids(turns) + (rollout.turns[turns].prompt_ids or []) for turns in range(3)
+    ]
+    (segment,) = segments(rollout)
+    sampled = [token for turn in rollout.turns for token in turn.completion_ids or ()]
+    assert [token for token, learnt in zip(segment.completion_ids, segment.mask, strict=True) if learnt] == sampled
 
 
 # Failures
