@@ -228,6 +228,7 @@ async def test_a_full_disk_is_an_error_that_names_the_folder_and_nothing_is_lost
     small_disk(10_000_000)
     finished = {rollout.rollout_id for rollout in read_rollouts(tmp_path)}
     assert 0 < len(finished) < 50
+    assert all(rollout.reward == 6.0 for rollout in read_rollouts(tmp_path))
     model = adding()
     assert len([group async for group in rollouts(Sums, model, range(50), folder=tmp_path)]) > 0
     everything = Counter(rollout.rollout_id for rollout in read_rollouts(tmp_path))

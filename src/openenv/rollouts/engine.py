@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, Backoff, jittered_pause
 from ..environment import Environment
-from ..errors import CapacityError, EnvironmentCrashed, ModelFailed, OpenEnvError
+from ..errors import CapacityError, EnvironmentCrashed, JournalFailed, ModelFailed, OpenEnvError
 from ..evals.sampler import SampledTask
 from .chat_view import ChatView
 from .groups import LiveGroup, PendingRollout, RolloutProgress, TaskFeed, TaskSource
@@ -371,6 +371,8 @@ class RolloutRun:
                         return False
                 self._restart(rollout, member)
                 continue
+            except JournalFailed:
+                raise
             except CapacityError as full:
                 if self._pool.has_sessions or waited_s > _PATIENCE_S:
                     raise

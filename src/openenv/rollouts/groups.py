@@ -171,5 +171,5 @@ async def _iterated(source: TaskSource) -> AsyncIterator[Any]:
         async for item in source:
             yield item
     else:
-        for item in source:
-            yield item
+        for each in source:
+            yield each

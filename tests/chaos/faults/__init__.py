@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # The order of these imports is that of the table.
-from . import network, workers, hung, isolation, capacity, abuse, fuzz, keys, stopping, soak  # isort: skip
+from . import network, workers, hung, isolation, capacity, abuse, fuzz, keys, stopping, rollouts, soak  # isort: skip
 from ..trial import FAULTS
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "isolation",
     "keys",
     "network",
+    "rollouts",
     "soak",
     "stopping",
     "workers",
