@@ -3,56 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openenv.bench.served import ServedTarget
-from openenv.cli import main
 from openenv.rollouts import read_rollouts
 
-from ..model_server import ModelReply, ModelServer, model_server
-
-EVALS = Path(__file__).parent.parent / "evals"
-Command = Callable[..., tuple[int, str, str]]
-
-
-def guesser(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> ModelReply:
-    """Guesses 1, then 2, and so on."""
-    guess = 1 + sum(message["role"] == "assistant" for message in messages)
-    return ModelReply(calls=[(tools[0]["function"]["name"], json.dumps({"guess": guess}))])
-
-
-@pytest.fixture(scope="module")
-def guess() -> Iterator[str]:
-    with ServedTarget("games:Guess", max_sessions=16, cwd=EVALS) as server:
-        yield server.url
-
-
-@pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
-    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "API_KEY"):
-        monkeypatch.delenv(name, raising=False)
-    with model_server(policies={"guesser": guesser}) as server:
-        yield server
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs `openenv ...` in this process; returns its exit code, output and complaints."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["openenv", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code or 0
-        assert isinstance(code, int)
-        return (code, *capsys.readouterr())
-
-    return run
+from ..model_server import ModelReply, ModelServer
+from .conftest import EVALS
+from .models import Command, guesser
+from .process import LIMIT_S
 
 
 def test_a_run_is_recorded_and_summed_up(command: Command, guess: str, endpoint: ModelServer, tmp_path: Path) -> None:
@@ -235,3 +201,71 @@ def test_tasks_that_are_not_there_are_named(
     assert code == 1
     assert "5 episodes need as many tasks, and split 'test' has 4" in complaints
     assert not list(read_rollouts(tmp_path / "run"))
+
+
+def test_a_schema_that_the_endpoint_refuses_is_one_error(
+    command: Command, guess: str, endpoint: ModelServer, tmp_path: Path
+) -> None:
+    endpoint.faults = {"400": 1.0}
+    asked = (guess, "--model", "guesser", "--base-url", endpoint.url, "--episodes", 20)
+    code, output, complaints = command("rollout", *asked, "-o", tmp_path / "run")
+    assert (code, output) == (1, "")
+    assert "answered 400" in complaints.splitlines()[-1]
+    assert complaints.count("error: ") == 1
+
+
+def test_an_environment_without_a_chat_view_says_how_to_get_one(
+    command: Command, endpoint: ModelServer, tmp_path: Path
+) -> None:
+    with ServedTarget("environments:Wordless", max_sessions=4, cwd=EVALS) as server:
+        asked = (server.url, "--model", "guesser", "--base-url", endpoint.url, "--episodes", 2)
+        code, output, complaints = command("rollout", *asked, "-o", tmp_path / "run")
+    assert (code, output) == (1, "")
+    assert "declare `chat = Chat(" in complaints.splitlines()[-1]
+    assert complaints.count("error: ") == 1
+
+
+def test_ctrl_c_ends_a_run_and_the_same_command_finishes_it(
+    guess: str, endpoint: ModelServer, tmp_path: Path
+) -> None:
+    reached = threading.Event()
+
+    def stops(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> ModelReply:
+        if len(endpoint.samples) > 20:
+            endpoint.faults = {"never": 1.0}
+            reached.set()
+        return guesser(messages, tools)
+
+    endpoint.policies = {"guesser": stops}
+    asked = [
+        "rollout",
+        guess,
+        "--model",
+        "guesser",
+        "--base-url",
+        endpoint.url,
+        "--seeds",
+        "0-29",
+        "--concurrency",
+        "4",
+    ]
+    arguments = [sys.executable, "-m", "openenv", *asked, "-o", str(tmp_path / "run"), "--json"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(arguments, **pipes) as process:
+        assert reached.wait(LIMIT_S)
+        process.send_signal(signal.SIGINT)
+        output, complaints = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, complaints
+    assert "interrupted: the same command goes on with the run" in complaints.splitlines(), complaints
+    assert not output
+    before = {rollout.rollout_id for rollout in read_rollouts(tmp_path / "run")}
+    endpoint.policies, endpoint.faults = {"guesser": guesser}, {}
+    with subprocess.Popen(arguments, **pipes) as process:
+        output, complaints = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, complaints
+    assert json.loads(output)["outcomes"] == {"terminated": 30}
+    finished = [rollout.rollout_id for rollout in read_rollouts(tmp_path / "run")]
+    assert len(set(finished)) == len(finished) == 30
+    assert before <= set(finished)
+    keys = [sample.key for sample in endpoint.samples]
+    assert len(keys) - len(set(keys)) <= 4  # the answers under way, under the same keys

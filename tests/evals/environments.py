@@ -23,6 +23,7 @@ __all__ = [
     "Judged",
     "Tasked",
     "TellsSuccess",
+    "Wordless",
 ]
 
 
@@ -66,6 +67,22 @@ class TellsSuccess(Dice):
         if seen.done:
             seen.metadata["success"] = self.total % 2 == 0
         return seen
+
+
+class Wordless(Environment[Any, Observation, State]):
+    """Takes any object: nothing says what a model could do."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Observation:
+        return Observation()
+
+    def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Observation:
+        return Observation(done=True)
+
+    @property
+    def state(self) -> State:
+        return State()
 
 
 class Judged(Dice):

@@ -12,7 +12,7 @@ from ..rollouts.journal import read_rollouts
 from ..rollouts.records import Rollout, RolloutOutcome, RolloutTask
 from .cases import Case
 from .report import EvalReport, RunInfo, report_of
-from .runner import Blame, EpisodeFailure, EpisodeResult, success_of
+from .runner import Blame, EpisodeFailure, EpisodeResult
 
 
 class ModelEvaluation:
@@ -73,9 +73,7 @@ def tasks_of(cases: Iterable[Case]) -> list[RolloutTask]:
 
 def episode_of(rollout: Rollout) -> EpisodeResult:
     """A rollout as an episode of a report."""
-    steps = [step for turn in rollout.turns for step in turn.steps]
-    last = steps[-1].observation if steps else None
-    observation = last if isinstance(last, dict) else {}
+    said = [step.success for turn in rollout.turns for step in turn.steps if step.success is not None]
     outcome, failure = rollout.outcome, rollout.failure
     return EpisodeResult.model_validate(
         {
@@ -87,7 +85,7 @@ def episode_of(rollout: Rollout) -> EpisodeResult:
             "rubric": rollout.rubric,
             "length": len(rollout.turns),
             "end": "failed" if failure is not None else str(outcome),
-            "success": None if failure else success_of(observation, observation.get("metadata") or {}),
+            "success": said[-1] if said and failure is None else None,
             "failure": failure
             and EpisodeFailure(blame=_blame(rollout), error=failure.error, message=failure.message),
             "attempts": rollout.attempts,

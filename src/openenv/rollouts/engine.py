@@ -170,7 +170,11 @@ class RolloutRun:
 
     async def __aenter__(self) -> Self:
         self._entered = True
-        await self._begin()
+        try:
+            await self._begin()
+        except BaseException:
+            await self.aclose()
+            raise
         return self
 
     async def __aexit__(

@@ -24,6 +24,7 @@ from ..errors import (
     StepFailed,
     UsageError,
 )
+from ..evals.runner import success_of
 from .model import Completion, Model, ModelRequest, Sampling
 from .options import RolloutOptions
 from .records import ChatMessage, Rollout, RolloutOutcome, StepRecord, TokenUsage, Turn, context_of
@@ -266,6 +267,7 @@ class _Conversation:
                 f"the environment required a reset in the middle of the episode: {error.message}"
             ) from error
         step.observation, step.done, step.truncated = result.observation, result.done, result.truncated
+        step.success = success_of(result.observation, result.metadata or {})
         if result.reward is not None:
             step.reward = float(result.reward)
             if not abs(step.reward) <= _MOST_REWARD:

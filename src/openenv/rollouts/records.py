@@ -143,6 +143,7 @@ class StepRecord(msgspec.Struct, omit_defaults=True):
         reward: The step's reward; None if there was none.
         rubric: Scores of the parts of the rubric, if the environment reports them.
         done, truncated: As in `StepResult`.
+        success: Whether the episode succeeded, if the environment reports it (`success`, `is_success`).
         error: Why the call was invalid, as the conversation says it; the environment made no step then.
     """
 
@@ -154,6 +155,7 @@ class StepRecord(msgspec.Struct, omit_defaults=True):
     rubric: dict[str, float] = {}
     done: bool = False
     truncated: bool = False
+    success: bool | None = None
     error: str | None = None
 
 
