@@ -12,7 +12,7 @@ import torch
 
 from openenv.errors import ContextOverflow, ModelFailed, ModelTimeout, UsageError
 from openenv.rollouts.model import Completion, ModelRequest, Sampling
-from openenv.rollouts.transformers_model import TransformersModel, answer_of
+from openenv.rollouts.transformers_model import TransformersModel
 
 from .tiny import tiny_model, tiny_tokenizer
 
@@ -154,11 +154,6 @@ def test_a_tool_call_is_one_in_the_message(network: Any) -> None:
     assert completion.message["content"] == "yes"
     (call,) = completion.message["tool_calls"]
     assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("add", {"by": 1})
-
-
-def test_a_tool_call_that_is_no_json_stays_in_the_text() -> None:
-    text = '<tool_call>{"name": add}</tool_call>'
-    assert answer_of(text) == {"role": "assistant", "content": text}
 
 
 def test_the_version_of_the_weights_is_that_of_the_first_token(model: TransformersModel) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import math
-import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +15,8 @@ from typing import Any
 from ..errors import ContextOverflow, MissingExtra, ModelFailed, ModelTimeout, UsageError
 from .chat_template import ChatTemplate
 from .model import Completion, ModelRequest
-from .records import ChatMessage, TokenUsage
+from .records import TokenUsage
+from .tool_parser import TextParser, parse_hermes
 
 
 @dataclass(eq=False)
@@ -47,36 +45,6 @@ def _finish(sample: _Sample) -> None:
         sample.done.set_result(None)
 
 
-_TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-
-
-def answer_of(text: str) -> ChatMessage:
-    """The message in a text with reasoning as `<think>...</think>` and tool calls as `<tool_call>{...}</tool_call>`.
-
-    A tool call that is not JSON with a `name` stays in the content.
-    """
-    reasoning, closed, content = text.rpartition("</think>")
-    message: ChatMessage = {"role": "assistant"}
-    if closed:
-        message["reasoning_content"] = reasoning.partition("<think>")[2].strip() or reasoning.strip()
-        content = content.lstrip()
-    calls: list[dict[str, Any]] = []
-
-    def take(found: re.Match[str]) -> str:
-        with contextlib.suppress(ValueError, KeyError):
-            call = json.loads(found[1])
-            function = {"name": str(call["name"]), "arguments": json.dumps(call.get("arguments") or {})}
-            calls.append({"id": f"call{len(calls):05}", "type": "function", "function": function})
-            return ""
-        return found[0]
-
-    content = _TOOL_CALL.sub(take, content)
-    message["content"] = content.strip() if calls else content
-    if calls:
-        message["tool_calls"] = calls
-    return message
-
-
 class TransformersModel:
     """A causal language model in this process. Requests that wait are sampled together, on a thread.
 
@@ -87,7 +55,7 @@ class TransformersModel:
         tokenizer: Its tokenizer, with a chat template.
         name: The name in records; by default that of the model's configuration.
         batch_size: Most requests that are sampled together.
-        answer: Makes a message of the sampled text.
+        parser: Reads the sampled text.
 
     Attributes:
         version: Version of the weights, for `Completion.version`.
@@ -105,7 +73,7 @@ class TransformersModel:
         *,
         name: str = "",
         batch_size: int = 64,
-        answer: Callable[[str], ChatMessage] = answer_of,
+        parser: TextParser = parse_hermes,
     ) -> None:
         try:
             import torch
@@ -118,7 +86,7 @@ class TransformersModel:
         self._tokenizer = tokenizer
         self._template = ChatTemplate(tokenizer)
         self._batch_size = batch_size
-        self._answer = answer
+        self._parser = parser
         self._context = getattr(model.config, "max_position_embeddings", None)
         ends = model.generation_config.eos_token_id
         self._ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
@@ -180,7 +148,7 @@ class TransformersModel:
         text = self._tokenizer.decode(ids, skip_special_tokens=False)
         for stop in sample.stop:
             text = text.partition(stop)[0]
-        message = self._answer(text)
+        message = self._parser(text)
         return Completion(
             message=message,
             finish_reason="tool_calls" if message.get("tool_calls") else sample.finish_reason,
