@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, Backoff, jittered_pause
 from ..environment import Environment
-from ..errors import CapacityError, EnvironmentCrashed, JournalFailed, ModelFailed, OpenEnvError
+from ..errors import (
+    CapacityError,
+    ContextOverflow,
+    EnvironmentCrashed,
+    JournalFailed,
+    ModelFailed,
+    ModelUnavailable,
+    OpenEnvError,
+)
 from ..evals.sampler import SampledTask
 from .chat_view import ChatView
 from .groups import LiveGroup, PendingRollout, RolloutProgress, TaskFeed, TaskSource
@@ -34,6 +42,10 @@ __all__ = ["RolloutRun", "rollouts"]
 
 # Seconds for which a slot rests that the server has no session for.
 _REST_S = 5.0
+# Statuses with which an endpoint refuses a request, and would refuse it again.
+_REFUSALS = frozenset({400, 401, 403, 404, 405, 422})
+# Other failures of the model before its first answer, after which the run ends.
+_MOST_USELESS = 32
 # Seconds to wait for a session if the run has none.
 _PATIENCE_S = 120.0
 
@@ -163,7 +175,7 @@ class RolloutRun:
         self._news = asyncio.Event()  # for the consumer
         self._tasks: set[asyncio.Task[None]] = set()
         self._begun = self._entered = self._closed = False
-        self._answered = False  # by the model, once
+        self._useless = 0  # failures of a model that has never answered
         self._player: Player
         self._feed: TaskFeed
         self._numbers: Iterator[int]
@@ -261,9 +273,8 @@ class RolloutRun:
         if options.folder is not None:
             self.journal = RolloutJournal(options.folder, run_id, view.environment, self._model.name)
             run_id = self.journal.run_id
-        self._player = Player(
-            self._pool, self._model, view, options, self.journal, run_id, asyncio.Semaphore(options.requests)
-        )
+        requests = asyncio.Semaphore(options.requests)
+        self._player = Player(self._pool, self._model, view, options, self.journal, run_id, requests, self.progress)
         recorded = {} if self.journal is None else self.journal.groups
         self._feed = TaskFeed(self._source, recorded.values())
         self._numbers = itertools.count(len(recorded))
@@ -362,58 +373,69 @@ class RolloutRun:
 
     async def _attempt(self, rollout: Rollout, member: PendingRollout, slot: int) -> bool:
         """Plays a rollout, again after faults of the infrastructure. False: it is too old, and dropped."""
-        backoff, failures, waited_s = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), 0, 0.0
+        backoff, waited_s = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), 0.0
         while True:
             error: OpenEnvError
             try:
                 rollout.outcome = await self._player.play(rollout, slot, member.restarts)
+                break
             except (Diverged, Stale) as void:
-                if isinstance(void, Stale):
-                    self.progress.stale += 1
-                    if self._options.on_stale == "drop":
-                        self._remove(member.live, [member.number])
-                        return False
-                self._restart(rollout, member)
+                if not self._restart(rollout, member, isinstance(void, Stale)):
+                    return False
                 continue
-            except JournalFailed:
-                raise
             except CapacityError as full:
                 if self._pool.has_sessions or waited_s > _PATIENCE_S:
                     raise
                 error = full
             except OpenEnvError as failure:
-                error = failure
-                if not _may_succeed(error) or failures == self._options.retries:
-                    self._fail(rollout, error)
+                if not self._retry(rollout, member, failure):
                     break
-                failures += 1
-                self.progress.retries += 1
-                rollout.attempts += 1
-            else:
-                break
+                error = failure
             pause = max(jittered_pause(backoff.grow()), error.retry_after_s or 0.0)
             waited_s += pause
             await asyncio.sleep(pause)
-        self._answered = self._answered or bool(rollout.turns)
         _sum_up(rollout)
         return True
 
-    def _restart(self, rollout: Rollout, member: PendingRollout) -> None:
-        """Begins a rollout from scratch: its answers so far are void."""
+    def _restart(self, rollout: Rollout, member: PendingRollout, stale: bool) -> bool:
+        """Begins a rollout from scratch: its answers so far are void. False: it is dropped instead."""
+        self.progress.stale += stale
+        if stale and self._options.on_stale == "drop":
+            self._remove(member.live, [member.number])
+            return False
         if self.journal is not None:
             self.journal.restart(rollout.rollout_id)
         member.restarts += 1
         rollout.attempts += 1
         rollout.turns = []
+        return True
+
+    def _retry(self, rollout: Rollout, member: PendingRollout, error: OpenEnvError) -> bool:
+        """Whether a rollout is played again after an error. If not, it has failed."""
+        if not _may_succeed(error) or member.failures == self._options.retries:
+            self._fail(rollout, error)
+            return False
+        member.failures += 1
+        self.progress.retries += 1
+        rollout.attempts += 1
+        return True
 
     def _fail(self, rollout: Rollout, error: OpenEnvError) -> None:
-        """Takes the failure of a rollout. Raises what is a mistake of the caller."""
-        outcome = outcome_of(error)
-        if outcome is None or (isinstance(error, ModelFailed) and not self._answered and not rollout.turns):
-            raise error  # also for each rollout after this one
+        """Takes the failure of a rollout. Raises what is a mistake of the caller, or ends each rollout."""
+        outcome = None if isinstance(error, JournalFailed) else outcome_of(error)
+        if outcome is None or (isinstance(error, ModelFailed) and self._is_useless(error)):
+            raise error
         rollout.outcome = outcome
         if not outcome.has_return:
             rollout.failure = RolloutFailure(type(error).__name__, str(error), error.blame)
+
+    def _is_useless(self, error: ModelFailed) -> bool:
+        """Whether an endpoint that has never answered will not answer either: its URL, key or model is wrong."""
+        if self.progress.answers:
+            return False
+        self._useless += 1
+        final = isinstance(error, ContextOverflow | ModelUnavailable) or error.status in _REFUSALS
+        return final or self._useless == _MOST_USELESS
 
     # Groups.
 
@@ -518,7 +540,7 @@ def _may_succeed(error: OpenEnvError) -> bool:
     """Whether another attempt may succeed: the infrastructure failed, not the environment's code or the model."""
     if isinstance(error, EnvironmentCrashed):
         return error.signal is not None  # killed from outside
-    return error.blame == "infrastructure" and not isinstance(error, ModelFailed)
+    return error.blame == "infrastructure" and not isinstance(error, ModelFailed | JournalFailed)
 
 
 def _client_options_of(env: Any, options: dict[str, Any]) -> dict[str, Any]:

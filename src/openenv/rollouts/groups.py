@@ -29,8 +29,8 @@ class RolloutProgress:
         errors: Number of failed rollouts by class of the error.
         retries: Attempts that failed because of the infrastructure and were repeated.
         stale: Rollouts that were too old for the policy.
-        turns: Calls of the model.
-        usage: Their tokens and money.
+        turns, usage: Turns of the finished rollouts, and their tokens and money.
+        answers: Answers of the model, also those of rollouts that go on.
         total_reward, rewarded: Sum of the returns, and number of rollouts that have one.
         groups: Finished groups, without those that `keep` dropped.
         dropped: Groups that `keep` dropped or the caller cancelled.
@@ -41,6 +41,7 @@ class RolloutProgress:
     retries: int = 0
     stale: int = 0
     turns: int = 0
+    answers: int = 0
     usage: TokenUsage = field(default_factory=TokenUsage)
     total_reward: float = 0.0
     rewarded: int = 0
@@ -104,12 +105,14 @@ class PendingRollout:
         number: Its number in the group.
         turns: The turns that it has already.
         restarts: How often it began from scratch.
+        failures: Attempts that failed because of the infrastructure.
     """
 
     live: LiveGroup
     number: int
     turns: list[Turn] = field(default_factory=list)
     restarts: int = 0
+    failures: int = 0
 
 
 class TaskFeed:

@@ -33,6 +33,7 @@ from .tokens import PrefixBroken, TokenHistory
 
 if TYPE_CHECKING:
     from .chat_view import ChatCall, ChatView
+    from .groups import RolloutProgress
     from .journal import RolloutJournal
 
 # Larger rewards: their squares overflow a float.
@@ -59,6 +60,7 @@ class Player:
         journal: Takes each answer and each result before it is used; None to keep none.
         run_id: Id of the run.
         requests: Limits the calls of the model at the same time.
+        progress: Counts its answers.
     """
 
     sessions: SessionPool
@@ -68,6 +70,7 @@ class Player:
     journal: RolloutJournal | None
     run_id: str
     requests: asyncio.Semaphore
+    progress: RolloutProgress
 
     async def play(self, rollout: Rollout, slot: int, restarts: int) -> RolloutOutcome:
         """Plays a rollout to its end. Turns that it has already are repeated in the environment, not sampled again.
@@ -193,6 +196,7 @@ class _Conversation:
         if budget.context is not None and len(request.prompt_ids or ()) >= budget.context:
             raise ContextOverflow(f"the prompt has {len(request.prompt_ids or ())} tokens")
         completion = await self._completion(request)
+        player.progress.answers += 1
         try:
             turn = self._history.turn(self._messages, completion, player.view.tools)
         except PrefixBroken as broken:
