@@ -91,6 +91,11 @@ class RegexAnswer(_Answer):
     pattern: str
 
     @property
+    def groups(self) -> frozenset[str]:
+        """The fields of the action that the pattern names."""
+        return frozenset(re.compile(self.pattern).groupindex)
+
+    @property
     def form(self) -> str:
         """The form of an answer, for the model."""
         return f"text that matches {self.pattern}"

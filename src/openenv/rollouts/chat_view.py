@@ -72,6 +72,7 @@ class ChatView:
         system: The system prompt; empty for none.
         tools: Function tools in OpenAI's form; empty if actions are in the text.
         environment, contract: Name of the environment and hash of its contract; empty and None if unknown.
+        fields: The fields of an action that a text chooses; empty if the model calls tools.
     """
 
     environment: str = ""
@@ -82,9 +83,9 @@ class ChatView:
         self.system = system
         self.tools = [tool.spec for tool in tools.values()]
         self._functions = dict(tools)
-        self._fields = {name: part for each in variants for name, part in each["properties"].items()}
+        self._schemas = {name: part for each in variants for name, part in each["properties"].items()}
         self._constants = constants_of(variants[0]) if len(variants) == 1 else {}
-        self._free = [name for name in self._fields if name not in self._constants and name != "metadata"]
+        self.fields = [name for name in self._schemas if name not in self._constants and name != "metadata"]
 
     @classmethod
     def of(
@@ -204,8 +205,8 @@ class ChatView:
     @property
     def _form(self) -> str:
         assert self.chat.answer != "tools"
-        fields = ", ".join(self._free)
-        return f"{self.chat.answer.form} with {fields}" if fields and len(self._free) > 1 else self.chat.answer.form
+        fields = ", ".join(self.fields)
+        return f"{self.chat.answer.form} with {fields}" if fields and len(self.fields) > 1 else self.chat.answer.form
 
     def _of_entry(self, entry: dict[str, Any], call_id: str) -> ChatCall:
         """The call of an entry of `tool_calls`, which is repaired."""
@@ -247,15 +248,15 @@ class ChatView:
 
     def _fields_in(self, text: str) -> dict[str, Any]:
         """The fields of an action in the text of a tag."""
-        if len(self._free) == 1:
-            return {self._free[0]: text}
-        found = {name: in_tag(name, text) for name in self._free}
+        if len(self.fields) == 1:
+            return {self.fields[0]: text}
+        found = {name: in_tag(name, text) for name in self.fields}
         fields = {name: value for name, value in found.items() if value is not None}
         return fields or JsonAnswer().read(text)
 
     def _typed(self, name: str, value: Any) -> Any:
         """A text as the type of the field; values that are no text already have theirs."""
-        types = _types_of(self._fields.get(name, {}))
+        types = _types_of(self._schemas.get(name, {}))
         if not isinstance(value, str) or not types or "string" in types:
             return value
         try:

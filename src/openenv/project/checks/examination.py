@@ -30,6 +30,7 @@ from ...testing.environments import CHECKS as PLAYING_CHECKS
 from ...testing.leak_checks import descendants
 from .. import target as targets
 from ..manifest import FILE_NAME, Project
+from .chat import runtime_chat
 from .findings import Finding, InternalFault, Level, Outcome, ValidationReport, ask, level_of, run, skip_finding
 from .static import FILE_CHECKS, IMPORT_CHECKS, EnvironmentUnderTest
 
@@ -41,7 +42,7 @@ CODE_CHECKS: tuple[Check, ...] = (
     *IMPORT_CHECKS,
     *(
         check if check.needs else replace(check, needs=("static.import",))
-        for check in sorted(PLAYING_CHECKS, key=lambda check: _ORDER.index(level_of(check)))
+        for check in sorted([*PLAYING_CHECKS, runtime_chat], key=lambda check: _ORDER.index(level_of(check)))
     ),
 )
 """The process that runs the environment's code."""

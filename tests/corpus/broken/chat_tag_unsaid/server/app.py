@@ -1,0 +1,16 @@
+"""The app."""
+
+from __future__ import annotations
+
+from openenv import Chat, TagAnswer, create_app
+
+from .maze_environment import MazeEnvironment
+
+
+class ChatMaze(MazeEnvironment):
+    """A line with a goal on it, for a language model."""
+
+    chat = Chat(system="Go to the goal.", answer=TagAnswer(tag="move"))
+
+
+app = create_app(ChatMaze, name="maze")
