@@ -135,10 +135,10 @@ class Chat(BaseModel):
 
     Attributes:
         system: The system prompt. If it is empty, the description of the environment.
-        observation: How an observation reads: a text with the names of its fields in braces. Dots lead into a field:
-            `{player.health}`; `{{` is a brace. A text is inserted as it is, null as nothing, any other value as JSON.
-            None: a field such as `text` or `message`, the only string, or all of it as JSON. Results of the tools of
-            an MCP environment read as the tools give them.
+        observation: How an observation reads: a text with names of its fields in braces. Dots lead into a field:
+            `{player.health}`; `{{` is a brace. A text is inserted as it is, a list of texts as lines, null as
+            nothing, any other value as JSON. None: a field such as `text` or `message`, the only string, or all of it
+            as JSON. Results of the tools of an MCP environment read as the tools give them.
         images: Fields that the model gets as images. Without any: each `RenderedImage`, and each value that is
             evidently an image.
         answer: `tools`: the model calls the environment's tools, or its actions as tools. Otherwise how the action is

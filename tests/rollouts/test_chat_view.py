@@ -64,13 +64,13 @@ async def test_the_conversation_is_the_one_that_the_author_declares() -> None:
         assert (view.chat, view.tools) == (chats.Tag.chat, [])
         system, first = view.begin((await client.reset()).observation)
         assert system == {"role": "system", "content": "Mark the board. End with <mark>{...}</mark>."}
-        assert first == {"role": "user", "content": "Board ...\n{turn} 0 "}
+        assert first == {"role": "user", "content": "Board ...\n{turn} 0"}
 
         (call,) = view.actions(said("I think <mark>so</mark> ... <mark>\n<row>1</row><column> 2</column></mark>"))
         assert call == ChatCall({"row": 1, "column": 2})
         result = await client.step(call.action)
         message = view.result(call, result.observation, result.done)
-        assert message == {"role": "user", "content": "Board 12\n{turn} 1 "}
+        assert message == {"role": "user", "content": "Board 12\n{turn} 1"}
 
 
 @pytest.mark.real

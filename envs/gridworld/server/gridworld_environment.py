@@ -7,6 +7,7 @@ from random import Random
 from typing import Any, get_args
 from uuid import uuid4
 
+from openenv.chat import Chat
 from openenv.environment import Environment
 from openenv.errors import InvalidArgument, ResetRequired
 
@@ -44,6 +45,12 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
     SUPPORTS_CONCURRENT_SESSIONS = True
     # A step takes some microseconds, less than a call on a thread.
     execution = "inline"
+    chat = Chat(
+        system="Walk from @ to the goal G, one cell at a time. # is a wall, ~ is lava, which ends the walk, "
+        "k is a key, D is a door that needs the key, / is an open door.",
+        observation="{rows}\nYou are at {position}, the goal is at {goal} (row, column). Key: {has_key}. "
+        "Steps left: {steps_left}.",
+    )
 
     def __init__(self, kind: Kind = "door", size: int = 8) -> None:
         """The arguments are the defaults for the arguments of `reset`."""

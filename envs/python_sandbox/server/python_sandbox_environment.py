@@ -6,6 +6,7 @@ import json
 from typing import Any
 from uuid import uuid4
 
+from openenv.chat import Chat
 from openenv.environment import Environment
 from openenv.errors import InvalidArgument, NotForkable, ResetRequired, StepFailed
 
@@ -26,6 +27,10 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
     SUPPORTS_CONCURRENT_SESSIONS = True
     # Each session has a separate process. When it ends, its sandbox ends too.
     execution = "process"
+    chat = Chat(
+        system="Write the Python function that the task describes. Run code to test it: variables and files stay "
+        "until the end. Then submit the whole function with kind `submit`, once.",
+    )
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 from uuid import uuid4
 
+from openenv.chat import Chat, TagAnswer
 from openenv.environment import Environment
 from openenv.errors import InvalidArgument, ResetRequired
 
@@ -22,6 +23,12 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
     # Instances share the datasets, which generate the same questions for each.
     SUPPORTS_CONCURRENT_SESSIONS = True
     SHOW_STATE = False  # the state has the answer
+    chat = Chat(
+        system="Solve the task. Reason step by step, and end with the answer alone in a tag, in the form that the "
+        "task requires: <answer>42</answer>",
+        observation="{question}\n\n{note}",
+        answer=TagAnswer(tag="answer"),
+    )
 
     def __init__(self, task: str | None = None, tries: int = 1) -> None:
         """Sets the defaults of `task` and `tries` for `reset`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+from openenv.chat import Chat
 from openenv.errors import InvalidAction, ResetRequired
 from openenv.mcp import CallToolAction, CallToolObservation, MCPEnvironment
 
@@ -22,6 +23,11 @@ class ToolShopEnvironment(MCPEnvironment):
     """The back office of a shop, with tools over a database. The reward is 1 for the goal without other changes."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    chat = Chat(
+        system="You work in the back office of a shop. Do what the request asks, and nothing else, with the tools. "
+        "Look things up before you change them. When it is done, or cannot be done, call `finish`.",
+        observation="{task}\n\nYou have {calls_left} tool calls.",
+    )
 
     def __init__(self) -> None:
         super().__init__(create_tools(self._shop_for_tools, self._finish))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
+from openenv.chat import Chat, TagAnswer
 from openenv.environment import Environment
 from openenv.errors import InvalidArgument, ResetRequired
 
@@ -28,6 +29,11 @@ class WordGameEnvironment(Tasks, Environment[WordGameAction, WordGameObservation
     # Instances share only the word lists, which never change, so a server can run many sessions.
     SUPPORTS_CONCURRENT_SESSIONS = True
     SHOW_STATE = False  # the state contains the answer
+    chat = Chat(
+        system="Find the hidden word. Think if it helps, and end each answer with one guess: <guess>word</guess>",
+        observation="{text}",
+        answer=TagAnswer(tag="guess"),
+    )
 
     def __init__(
         self, length: int = 5, lexicon: int | None = None, max_guesses: int = 6, words_only: bool = True

@@ -83,8 +83,8 @@ def action_function_tools(schema: Schema) -> list[FunctionTool]:
         if constants.get("type") in ("call_tool", "list_tools"):
             continue
         # Each action class of Python has a title; another schema may have none.
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(variant.get("title", ""))).lower()
-        name = tool_name(name.removesuffix("_action") or next(map(str, constants.values()), "act"))
+        title = str(variant.get("title") or next(iter(constants.values()), "act"))
+        name = tool_name(snake_case(title.removesuffix("Action") or title))
         if name in RESERVED_TOOL_NAMES:
             name = f"{name}_action"
         parameters = _parameters(variant, schema, {*constants, "metadata"})
@@ -107,6 +107,11 @@ def unique(tools: Iterable[FunctionTool]) -> dict[str, FunctionTool]:
 def tool_name(text: str) -> str:
     """A text as the name of a function."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:_LONGEST_NAME] or "unnamed"
+
+
+def snake_case(name: str) -> str:
+    """`SendMail` as `send_mail`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 def variants_of(schema: Schema) -> list[Schema]:

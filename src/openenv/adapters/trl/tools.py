@@ -19,6 +19,7 @@ from ...client import EnvClient
 from ...errors import InvalidAction, ResetRequired, UsageError
 from ...mcp.types import action_of
 from ...rollouts.content import part_of
+from ...rollouts.function_tools import snake_case
 
 _SECTION = re.compile(
     r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Example|Examples|Note|Notes|Attributes):[ \t]*",
@@ -243,7 +244,7 @@ def _declarations(tools: Mapping[str, Any] | Iterable[Any] | str) -> Iterator[tu
         for what in tools:
             name = what if isinstance(what, str) else str(getattr(what, "__name__", ""))
             if isinstance(what, type):  # MoveAction becomes move, SendMailAction send_mail
-                name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.removesuffix("Action") or name).lower()
+                name = snake_case(name.removesuffix("Action") or name)
             yield name, what
 
 

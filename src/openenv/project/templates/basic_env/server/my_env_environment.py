@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+from openenv.chat import Chat, TagAnswer
 from openenv.environment import Environment
 from openenv.errors import ResetRequired
 
@@ -18,6 +19,12 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
 
     # A server may run many instances, since they share no data. Keep all data in `self`.
     SUPPORTS_CONCURRENT_SESSIONS = True
+    # How a language model plays it: what it reads, and how its answer becomes an action.
+    chat = Chat(
+        system="Guess a number between 1 and 100. End each answer with a guess: <guess>50</guess>",
+        observation="Hint: {hint}. Guesses left: {guesses_left}.",
+        answer=TagAnswer(tag="guess"),
+    )
 
     def __init__(self) -> None:
         super().__init__()

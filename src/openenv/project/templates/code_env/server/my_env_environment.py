@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+from openenv.chat import Chat, TagAnswer
 from openenv.environment import Environment
 from openenv.errors import ResetRequired
 
@@ -25,6 +26,13 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
     # Each session has its own process, which ends with all of its children. Programs run in child processes, so that
     # they cannot read the answer.
     execution = "process"
+    # How a language model plays it: what it reads, and how its answer becomes an action.
+    chat = Chat(
+        system="Solve the task with a Python program that prints the answer and nothing else. End each answer with "
+        "the program: <code>print(42)</code>",
+        observation="{task}\n\n{output}\nAttempts left: {attempts_left}",
+        answer=TagAnswer(tag="code"),
+    )
 
     def __init__(self) -> None:
         super().__init__()

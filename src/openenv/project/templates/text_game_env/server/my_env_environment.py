@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 from uuid import uuid4
 
+from openenv.chat import Chat, TagAnswer
 from openenv.environment import Environment
 from openenv.errors import ResetRequired
 
@@ -25,6 +26,12 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
 
     # A server may run many instances, since they share no data. Keep all data in `self`.
     SUPPORTS_CONCURRENT_SESSIONS = True
+    # How a language model plays it: what it reads, and how its answer becomes an action.
+    chat = Chat(
+        system="Find the key, and open the chest. End each answer with one command: <command>look</command>",
+        observation="{text}\nYou can:\n{commands}",
+        answer=TagAnswer(tag="command"),
+    )
 
     def __init__(self) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from fastmcp import FastMCP
 
+from openenv.chat import Chat
 from openenv.errors import InvalidAction, ResetRequired
 from openenv.mcp import CallToolAction, CallToolObservation, MCPEnvironment
 
@@ -23,6 +24,8 @@ class MyEnvironment(MCPEnvironment):
 
     # A server may run many instances, since they share no data. Keep all data in `self`.
     SUPPORTS_CONCURRENT_SESSIONS = True
+    # What a language model reads before the first call. It plays with the tools.
+    chat = Chat(system="You are in a shop. Do the task with the tools, and pay at the end.", observation="{task}")
 
     def __init__(self) -> None:
         super().__init__(self._shop())
