@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from .server import ModelServer, model_server
+from .server import AnswerServer, answer_server
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as served:
+def server() -> Iterator[AnswerServer]:
+    with answer_server() as served:
         yield served
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["PATIENCE_S", "Answer", "ModelServer", "chat", "message", "model_server"]
+__all__ = ["PATIENCE_S", "Answer", "AnswerServer", "answer_server", "chat", "message"]
 
 PATIENCE_S = 15.0
 
@@ -42,7 +42,7 @@ def message(*blocks: dict[str, Any]) -> dict[str, Any]:
     return {"id": "m1", "type": "message", "role": "assistant", "content": list(blocks)}
 
 
-class ModelServer:
+class AnswerServer:
     """Answers one after the other, the last one for ever.
 
     Attributes:
@@ -81,7 +81,7 @@ class ModelServer:
 
 
 @contextmanager
-def model_server() -> Iterator[ModelServer]:
+def answer_server() -> Iterator[AnswerServer]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
@@ -117,7 +117,7 @@ def model_server() -> Iterator[ModelServer]:
             """As above."""
 
     http = Server(("127.0.0.1", 0), Handler)
-    served = ModelServer(http.server_address[1])
+    served = AnswerServer(http.server_address[1])
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

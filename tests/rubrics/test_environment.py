@@ -21,7 +21,7 @@ from openenv.rubrics import LLMJudge, Rubric, Sequential, WeightedSum
 from openenv.server import create_app
 from openenv.types import Action, Observation, State
 
-from ..llm.server import PATIENCE_S, Answer, chat, model_server
+from ..llm.server import PATIENCE_S, Answer, answer_server, chat
 from .rubrics import Constant, Late, Model
 
 
@@ -211,7 +211,7 @@ async def test_sessions_judge_at_the_same_time(cls):
 async def test_sessions_share_one_client_and_wait_for_no_other(cls):
     sessions = 12
     everybody = threading.Barrier(sessions)
-    with model_server() as server:
+    with answer_server() as server:
         server.will_answer(Answer(chat("0.5"), before=lambda: everybody.wait(PATIENCE_S)))
         async with OpenAIClient(server.url, None, "small", sdk=False) as model:
 
