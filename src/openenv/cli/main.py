@@ -145,6 +145,7 @@ _SECTIONS = {
     ],
     "Record": [
         LazyCommand("rollout", "rollout:rollout", "Play episodes with a model, and make datasets of them."),
+        LazyCommand("collect", "collect:collect", "Record episodes of a model as a dataset of conversations."),
         LazyCommand("episodes", "episodes:episodes", "List, show, plot and export recorded episodes."),
         LazyCommand("replay", "replay:replay", "Play recorded episodes again, and compare."),
     ],

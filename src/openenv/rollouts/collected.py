@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from time import gmtime, strftime
 from typing import Any, Self
 
 import msgspec
@@ -211,8 +214,42 @@ def write_metadata(folder: Path, facts: Mapping[str, Any]) -> None:
         part.write_text(json.dumps(facts, indent=2, default=str) + "\n", encoding="utf-8")
 
 
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """The facts of `metadata.json`; empty if there is none.
+
+    Raises:
+        UnreadableRecord: It is not a JSON object.
+    """
+    path = folder / METADATA_FILENAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+    except msgspec.MsgspecError as error:
+        raise UnreadableRecord(f"{path} is not a JSON object: {error}") from None
+
+
 # Facts of a run that may name machines of its owner.
 _PRIVATE = frozenset({"env_base_url", "llm_endpoint", "llm_port", "base_url"})
+
+
+def set_aside(folder: Path, name: str) -> Path | None:
+    """Renames a file or folder of an earlier collection: `results.jsonl` to `results.<UTC stamp>.bak.jsonl`.
+
+    Returns:
+        The new path; None if there was nothing.
+    """
+    path = folder / name
+    if not path.exists():
+        return None
+    stamp = strftime("%Y%m%dT%H%M%SZ", gmtime())
+    for number in count():
+        again = f".{number}" if number else ""
+        target = path.with_name(f"{path.stem}.{stamp}{again}.bak{path.suffix}")
+        if not target.exists():
+            break
+    path.rename(target)
+    return target
 
 
 def public_metadata(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,3 +259,38 @@ def public_metadata(facts: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in facts.items()
         if name not in _PRIVATE and not (isinstance(value, str) and "://" in value)
     }
+
+
+class Collection:
+    """Takes the rollouts of a run as episodes of a folder.
+
+    Args:
+        results: The file of the episodes.
+        ids: The episode id of each seed.
+        keep: Whether a rollout with a return becomes an episode.
+
+    Attributes:
+        rewards: The rewards of the episodes that were added.
+        counts: Number of rollouts that were `collected`, `skipped` (they were there), `dropped` or `failed`.
+    """
+
+    def __init__(self, results: ResultsFile, ids: Mapping[int, str], keep: Callable[[Rollout], bool]):
+        self.rewards: list[float | None] = []
+        self.counts: Counter[str] = Counter(skipped=sum(episode_id in results.ids for episode_id in ids.values()))
+        self._results = results
+        self._ids = ids
+        self._keep = keep
+
+    def add(self, rollout: Rollout) -> None:
+        """Takes a rollout; one of an episode that is there changes nothing."""
+        episode_id = self._ids.get(rollout.task.seed if rollout.task.seed is not None else -1)
+        if episode_id is None or episode_id in self._results.ids:
+            return
+        if not rollout.outcome.has_return:
+            self.counts["failed"] += 1
+        elif not self._keep(rollout):
+            self.counts["dropped"] += 1
+        else:
+            self._results.append(episode_record(episode_id, rollout))
+            self.counts["collected"] += 1
+            self.rewards.append(rollout.reward)
