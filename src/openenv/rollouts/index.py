@@ -21,8 +21,8 @@ from .records import PrefixBreak, Rollout, RolloutFailure, RolloutOutcome, Rollo
 
 INDEX_SUFFIX = ".index"
 """Suffix of the file beside a large file of rollouts that keeps its index."""
-# A file of this size is read in less than a quarter of a second, so its index needs no file.
-SAVED_BYTES = 64 * 1024 * 1024
+# The index is saved each time that a file has grown by this: less is read in a few hundredths of a second.
+SAVED_BYTES = 8 * 1024 * 1024
 FORMAT = 1
 # Bytes at the end of the indexed part that must be unchanged for the index to be valid.
 _TAIL_BYTES = 4096

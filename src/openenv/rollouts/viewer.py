@@ -27,7 +27,7 @@ from .search import TextSearch
 
 NOT_FOUND = 404
 # Seconds that an answer waits for the index. A page shows what is indexed by then, and asks again.
-PATIENCE_S = 0.5
+PATIENCE_S = 1.0
 MOST_FOUND = 500
 MOST_FAULTS = 20
 _SEARCHED_TOGETHER = 64

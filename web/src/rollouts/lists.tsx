@@ -1,4 +1,4 @@
-import { useEffect, useMemo } from 'preact/hooks';
+import { useEffect, useMemo, useRef } from 'preact/hooks';
 import { lasting, short } from '../charts/number';
 import { FailureBox } from '../play/failure_box';
 import { useStore } from '../store';
@@ -17,7 +17,11 @@ export function RolloutList({ view, go, outcomes, manyRuns, changed }: { view: V
   const rows = useMemo(() => rowsOf(view), [list, queryOf(filter).toString(), sort, descending, text]);
   const { total, failure, progress } = useStore(rows as Rows<Found>);
   useEffect(() => () => rows.close(), [rows]);
-  useEffect(() => rows.refresh(), [changed]);
+  const before = useRef(changed);
+  useEffect(() => {
+    if (changed !== before.current) rows.refresh();
+    before.current = changed;
+  }, [changed]);
   const order = { sort, descending, onSort: (by: string, down: boolean) => go({ sort: by, descending: down }, true) };
   const noun = list === 'groups' ? 'group' : 'rollout';
   return (
