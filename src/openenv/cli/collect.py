@@ -80,14 +80,14 @@ def collect(env: str, base_url: str | None, output_dir: Path, **given: Any) -> N
     """
 
     from ..evals.cases import derived_seeds
-    from ..rollouts.collected import RESULTS_FILENAME, Collection, ResultsFile, set_aside, write_metadata
+    from ..rollouts import collected
     from ..rollouts.journal import read_rollouts
     from ..rollouts.records import RolloutTask
 
     if base_url is None and env.partition(":")[0] in _ELSEWHERE:
         raise UsageError(
-    from ..rollouts import collected
-            "from a target of `openenv serve`"
+            f"{env} is an environment of another package: serve it, and give its address (--base-url URL), or "
+            "collect from a target of `openenv serve`"
         )
     arguments = _reset_arguments(env, given["dataset_config"])
     model = _model(given)
@@ -99,7 +99,8 @@ def collect(env: str, base_url: str | None, output_dir: Path, **given: Any) -> N
             for path in filter(None, moved):
                 click.echo(f"kept the earlier episodes as {path}", err=True)
         results = stack.enter_context(collected.ResultsFile(output_dir))
-        collection = collected.Collection(results, ids, lambda each: given["keep_losses"] or (each.reward or 0.0) >= 0)
+        losses = given["keep_losses"]
+        collection = collected.Collection(results, ids, lambda each: losses or (each.reward or 0.0) >= 0)
         played = set()
         for finished in read_rollouts(output_dir / RUN_FOLDER):
             played.add(finished.task.seed)
