@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,30 +15,22 @@ from .._backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, Backoff, jittered_pause
 from ..errors import (
     ContextOverflow,
     EnvironmentFailed,
-    InvalidAction,
-    InvalidArgument,
-    MessageTooLarge,
     ModelFailed,
     ModelUnavailable,
     OpenEnvError,
-    ResetRequired,
-    StepFailed,
     UsageError,
 )
-from ..evals.runner import success_of
+from .episode import check_invalid, reply_to, take_step
 from .model import Completion, Model, ModelRequest, Sampling
 from .options import RolloutOptions
-from .records import ChatMessage, Rollout, RolloutOutcome, StepRecord, TokenUsage, Turn, context_of
+from .records import ChatMessage, Rollout, RolloutOutcome, TokenUsage, Turn, context_of
 from .sessions import Result, SessionPool
 from .tokens import PrefixBroken, TokenHistory
 
 if TYPE_CHECKING:
-    from .chat_view import ChatCall, ChatView
+    from .chat_view import ChatView
     from .groups import RolloutProgress
     from .journal import RolloutJournal
-
-# Larger rewards: their squares overflow a float.
-_MOST_REWARD = 1e50
 
 
 class Diverged(Exception):
@@ -136,11 +129,7 @@ class _Conversation:
             last = await self._act(turn)
             if last is not None and last.done:
                 return _end(last.truncated)
-            if self._most_invalid is not None and rollout.invalid_actions >= max(1, self._most_invalid):
-                raise ModelFailed(
-                    f"{rollout.invalid_actions} answers were no valid action, and the limit is {self._most_invalid} "
-                    f"(max_invalid of the chat view, or budget.invalid); the last: {turn.steps[-1].error}"
-                )
+            check_invalid(rollout.invalid_actions, self._most_invalid, turn.steps)
             if (spent := self._spent(turn)) is not None:
                 return spent
 
@@ -233,15 +222,12 @@ class _Conversation:
     async def _act(self, turn: Turn) -> Result | None:
         """Takes the steps of an answer, and adds their results to the conversation. Returns the last result."""
         player, rollout, result = self._player, self._rollout, None
+        send = partial(player.sessions.step, self._slot)
         began = time.perf_counter()
         number = len(rollout.turns) - 1
         known = self._recorded[number].steps if number < len(self._recorded) else []
         for call in player.view.actions(turn.completion):
-            step = StepRecord(action=call.action, call_id=call.call_id, tool=call.tool, error=call.error)
-            if result is not None and result.done:
-                step.error = "the episode had ended before this call"
-            elif call.error is None:
-                result = await self._step(call, step)
+            step, result = await take_step(call, send, result)
             if len(turn.steps) < len(known):
                 if step != known[len(turn.steps)]:
                     raise Diverged
@@ -250,39 +236,9 @@ class _Conversation:
             turn.steps.append(step)
             if result is not None and result.done:
                 continue
-            if step.error is not None:
-                rollout.invalid_actions += 1
-                self._messages.append(player.view.invalid(dataclasses.replace(call, error=step.error)))
-            elif result is not None:
-                self._messages.append(player.view.result(call, result.observation, result.done))
+            rollout.invalid_actions += step.error is not None
+            self._messages.append(reply_to(player.view, call, step))
         turn.environment_s = time.perf_counter() - began
-        return result
-
-    async def _step(self, call: ChatCall, step: StepRecord) -> Result | None:
-        """Takes a step. Returns None after an invalid action."""
-        assert call.action is not None
-        try:
-            result = await self._player.sessions.step(self._slot, call.action)
-        except (InvalidAction, InvalidArgument, MessageTooLarge) as error:
-            step.error = str(error)
-            return None
-        except ResetRequired as error:
-            raise StepFailed(
-                f"the environment required a reset in the middle of the episode: {error.message}"
-            ) from error
-        step.observation, step.done, step.truncated = result.observation, result.done, result.truncated
-        step.success = success_of(result.observation, result.metadata or {})
-        if result.reward is not None:
-            step.reward = float(result.reward)
-            if not abs(step.reward) <= _MOST_REWARD:
-                raise StepFailed(f"a step gave the reward {step.reward}, which cannot be part of a return")
-        parts = (result.metadata or {}).get("rubric")
-        if isinstance(parts, dict):
-            step.rubric = {
-                str(name): float(score)
-                for name, score in parts.items()
-                if isinstance(score, int | float) and abs(score) <= _MOST_REWARD
-            }
         return result
 
 
