@@ -1,10 +1,20 @@
-"""Served environments for TRL: `GRPOTrainer(environment_factory=environment_factory(MyEnv, base_url=...))`.
+"""Served environments for TRL: `environment_factory` and `rollout_func` for `GRPOTrainer`, `RolloutWorker` for
+`AsyncGRPOTrainer`.
 
-Needs neither torch nor trl itself.
+Only `RolloutWorker` imports trl, and nothing imports torch before it plays.
 """
 
 from __future__ import annotations
 
-from .episode import TrlEpisode, environment_factory
+from typing import TYPE_CHECKING
 
-__all__ = ["TrlEpisode", "environment_factory"]
+from ..._imports import lazy
+from .episode import TrlEpisode, environment_factory
+from .rollouts import rollout_func, rollout_return, task_rows
+
+if TYPE_CHECKING:
+    from .worker import RolloutWorker
+
+__all__ = ["RolloutWorker", "TrlEpisode", "environment_factory", "rollout_func", "rollout_return", "task_rows"]
+
+__getattr__, __dir__ = lazy(__name__, {"RolloutWorker": f"{__name__}.worker"})
