@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, field_validat
 
 from .errors import InvalidAction
 
-__all__ = ["Chat", "JsonAnswer", "RegexAnswer", "TagAnswer", "TextAnswer", "names_in", "value_at"]
+__all__ = ["Chat", "JsonAnswer", "RegexAnswer", "TagAnswer", "TextAnswer"]
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 # Facts for the trainer. A model that sees them learns from its own reward.
@@ -47,7 +47,7 @@ class JsonAnswer(_Answer):
                 position += 1
             position = text.find("{", position)
         if not isinstance(found, dict):
-            raise InvalidAction(f"the answer has no complete JSON object; end it with {self.form}")
+            raise InvalidAction(f"end your answer with {self.form}, complete")
         return found
 
 
@@ -73,7 +73,7 @@ class TagAnswer(_Answer):
         """The text in the tag. Raises `InvalidAction` if the text has no such tag."""
         found = in_tag(self.tag, text)
         if found is None:
-            raise InvalidAction(f"the answer has no {self.form}; end it with {self.form}")
+            raise InvalidAction(f"end your answer with {self.form}")
         return found
 
 
@@ -104,7 +104,7 @@ class RegexAnswer(_Answer):
         """The named groups that matched. Raises `InvalidAction` if nothing in the text matches."""
         matches = list(re.finditer(self.pattern, text))
         if not matches:
-            raise InvalidAction(f"the answer does not match; end it with {self.form}")
+            raise InvalidAction(f"end your answer with {self.form}")
         return {name: value for name, value in matches[-1].groupdict().items() if value is not None}
 
     @field_validator("pattern")

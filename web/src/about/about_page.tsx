@@ -1,6 +1,6 @@
 import { marked } from 'marked';
 import { useEffect, useRef } from 'preact/hooks';
-import type { Metadata } from '../api/metadata';
+import type { Chat, Metadata } from '../api/metadata';
 import { cleanNodes } from '../observation/clean';
 import { JsonText } from '../observation/observation';
 
@@ -25,6 +25,7 @@ export function AboutPage({ metadata }: { metadata: Metadata }) {
           </dl>
         </section>
       )}
+      {metadata.chat && <Conversation chat={metadata.chat} system={metadata.chat.system || metadata.description} />}
       {metadata.readme_content && <Readme text={metadata.readme_content} />}
       <section aria-label="Schemas">
         <details><summary>Schema of actions</summary><JsonText value={metadata.schemas.action as never} /></details>
@@ -33,6 +34,25 @@ export function AboutPage({ metadata }: { metadata: Metadata }) {
       </section>
     </div>
   );
+}
+
+/** What a language model reads, and how its answer becomes an action. */
+function Conversation({ chat, system }: { chat: Chat; system: string }) {
+  return (
+    <section aria-labelledby="chat-title">
+      <h2 id="chat-title">Conversation with a model</h2>
+      <dl class="fields">
+        <div><dt>system prompt</dt><dd>{system}</dd></div>
+        {chat.observation !== null && <div><dt>observation</dt><dd><pre>{chat.observation}</pre></dd></div>}
+        <div><dt>answer</dt><dd>{formOf(chat.answer)}</dd></div>
+      </dl>
+    </section>
+  );
+}
+
+function formOf(answer: Chat['answer']): string {
+  if (answer === 'tools') return 'calls of tools';
+  return answer.kind === 'tag' ? `<${answer.tag}>...</${answer.tag}>` : answer.kind === 'regex' ? answer.pattern : 'a JSON object';
 }
 
 function facts(metadata: Metadata): [string, string][] {

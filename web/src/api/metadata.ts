@@ -6,6 +6,13 @@ export interface Tool {
   input_schema: RJSFSchema;
 }
 
+/** How the environment speaks with a language model. */
+export interface Chat {
+  system: string;
+  observation: string | null;
+  answer: 'tools' | { kind: 'json' } | { kind: 'tag'; tag: string } | { kind: 'regex'; pattern: string };
+}
+
 /** What `GET /web/metadata` says: all that the page needs at its start. */
 export interface Metadata {
   name: string;
@@ -15,6 +22,7 @@ export interface Metadata {
   author?: string | null;
   documentation_url?: string | null;
   seedable?: boolean | null;
+  chat?: Chat | null;
   schemas: { action: RJSFSchema; observation: RJSFSchema; state: RJSFSchema };
   reset_schema: RJSFSchema;
   tools: Tool[] | null;
