@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httptools
 import msgspec
@@ -218,7 +219,9 @@ class HttpConnection(asyncio.Protocol):
             self.transport.abort()
             return
         if fault in _WITH_SAMPLE:
-            status, kind, body = self.server.respond(self.url.decode(), self.headers, self.content, fault)
+            status, kind, body = self.server.respond(
+                urlsplit(self.url).path.decode(), self.headers, self.content, fault
+            )
         else:
             status, kind, body = _faulty(fault)
         head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\n"

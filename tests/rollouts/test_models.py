@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openenv.errors import ContextOverflow, InvalidArgument, ModelFailed, ModelTimeout, ModelUnavailable
+from openenv.errors import ContextOverflow, InvalidArgument, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from openenv.rollouts import rollouts, segments
 from openenv.rollouts.anthropic_model import AnthropicModel
 from openenv.rollouts.endpoint_model import EndpointModel, ModelPrice
@@ -602,6 +602,29 @@ def test_a_model_serves_one_event_loop_after_the_other(server):
         assert asyncio.run(complete(model)).message["content"] == "hello"
 
 
+async def test_a_vendor_is_reached_through_the_proxy_with_its_own_key(server, monkeypatch, tmp_path):
+    """Not with a password from ~/.netrc."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine models.example login me password secret")
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("HTTP_PROXY", server.url)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    completion = await complete(OpenAIModel("echo", "http://models.example/v1", KEY))
+    assert completion.message["content"] == "hello"
+    assert server.seen[0].headers["host"] == "models.example"
+    assert server.seen[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+async def test_a_url_may_have_a_password_or_a_key(server):
+    url = server.url.replace("//", "//me:secret@")
+    assert (await complete(OpenAIModel("echo", url))).message["content"] == "hello"
+    assert server.seen[0].headers["authorization"].startswith("Basic ")
+    with pytest.raises(UsageError, match="leave one out") as failed:
+        await complete(OpenAIModel("echo", url, KEY))
+    assert "secret" not in str(failed.value)
+
+
 def test_an_error_of_a_model_crosses_processes():
     error = pickle.loads(pickle.dumps(ModelUnavailable("busy", status=503, retry_after_s=1.0)))
     assert (error.status, error.retry_after_s, str(error)) == (503, 1.0, "busy")
@@ -654,6 +677,15 @@ async def test_a_function_may_call_tools():
 async def test_a_function_that_fails_is_told(function, said):
     with pytest.raises(ModelFailed, match=said):
         await FunctionModel(function, name="mine").complete(ModelRequest(messages=HELLO))
+
+
+async def test_a_function_has_a_deadline():
+    async def wait(messages: Any) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    with pytest.raises(ModelTimeout, match="wait did not answer"):
+        await FunctionModel(wait).complete(ModelRequest(messages=HELLO, timeout_s=0.01))
 
 
 async def test_an_error_of_this_package_passes_through_a_function():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import msgspec
 
@@ -76,6 +77,10 @@ class HttpSender:
     Args:
         address: Destination of requests.
         connections: Most connections; 0 for no limit.
+
+    Raises:
+        MissingExtra: aiohttp is not installed.
+        UsageError: The URL has a password, and there is a key that takes the same header.
     """
 
     def __init__(self, address: Address, connections: int = _MAX_CONNECTIONS):
@@ -83,6 +88,10 @@ class HttpSender:
             import aiohttp
         except ImportError as error:
             raise MissingExtra("aiohttp", "llm") from error
+        if "authorization" in address.auth and urlsplit(address.root).username is not None:
+            raise UsageError(
+                f"{address.name} has a key and a password in its URL, and one header for both: leave one out"
+            )
         self._address = address
         self._failures = (aiohttp.ClientError, OSError)
         # The caller sets the deadline of a call; a failed connection, or silence, ends it sooner.
@@ -92,7 +101,8 @@ class HttpSender:
             connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEPALIVE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=self._timeout,
-            trust_env=not address.is_loopback,
+            # Not `trust_env`: it would also read passwords from ~/.netrc, on a thread, for each request.
+            proxy=_proxy_of(address),
         )
 
     async def post(
@@ -150,6 +160,14 @@ class HttpSender:
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def _proxy_of(address: Address) -> str | None:
+    """The proxy from the environment variables; none for this machine."""
+    parts = urlsplit(address.root)
+    if address.is_loopback or proxy_bypass(parts.hostname or ""):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 class SDKSender:

@@ -9,6 +9,7 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 from ..errors import ModelFailed, OpenEnvError
+from ..llm.service import within
 from .model import Completion, ModelRequest
 from .records import ChatMessage
 
@@ -40,10 +41,13 @@ class FunctionModel:
 
         Raises:
             ModelFailed: The function raised, or returned something else than an answer.
+            ModelTimeout: It took longer than `request.timeout_s`.
         """
         started = time.perf_counter()
         try:
-            answer = await self._answer(request.messages)
+            answer = await within(
+                request.timeout_s, lambda: self._answer(request.messages), retries=0, backoff_s=0.0, what=self.name
+            )
         except OpenEnvError:
             raise
         except Exception as error:

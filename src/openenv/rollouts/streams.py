@@ -37,7 +37,8 @@ def chat_answer(chunks: Sequence[Event]) -> Event | None:
         for part in chunk.get("choices") or ():
             choice["text"] += part.get("text") or ""
             choice["finish_reason"] = part.get("finish_reason") or choice.get("finish_reason")
-            _extend(choice, part, "prompt_token_ids", "token_ids")
+            choice["prompt_token_ids"] = part.get("prompt_token_ids") or choice.get("prompt_token_ids")
+            _extend(choice, part, "token_ids")
             for name, values in (part.get("logprobs") or {}).items():
                 _extend(choice.setdefault("logprobs", {}), {name: values}, name)
             _add_delta(message, calls, part.get("delta") or {})
@@ -58,10 +59,9 @@ def _add_delta(message: dict[str, Any], calls: dict[int, dict[str, Any]], delta:
         call["function"]["arguments"] += function.get("arguments") or ""
 
 
-def _extend(target: dict[str, Any], source: Event, *names: str) -> None:
-    for name in names:
-        if isinstance(source.get(name), list):
-            target.setdefault(name, []).extend(source[name])
+def _extend(target: dict[str, Any], source: Event, name: str) -> None:
+    if isinstance(source.get(name), list):
+        target.setdefault(name, []).extend(source[name])
 
 
 def response_answer(events: Sequence[Event]) -> Event | None:
