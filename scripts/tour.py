@@ -67,12 +67,13 @@ def main() -> None:
             play_page(tour(wheel), read_me, python=python)
         with part("a class of one's own"):
             run(python, "-m", "openenv", "init", "my_env", cwd=folder, quiet=True)
-            with serving(python, "my_env", cwd=folder) as url:
+            with serving(python, "serve", "my_env", "--port", "0", cwd=folder) as url:
                 run(python, "-c", EPISODE, url, cwd=folder)
         with part("PPO to a return of 450"):
             packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", quiet=True).strip()
             Path(packages, "trainers.pth").write_text(sysconfig.get_path("purelib"))
-            with serving(python, "gymnasium:CartPole-v1", "--workers", "2", cwd=folder) as url:
+            cart_pole = ["serve", "gymnasium:CartPole-v1", "--workers", "2", "--port", "0"]
+            with serving(python, *cart_pole, cwd=folder) as url:
                 run(python, ROOT / "examples" / "ppo_cartpole.py", "--base-url", url, "--seeds", "1", cwd=folder)
     took = time.monotonic() - began
     print(f"{took:.0f} s in total")
@@ -116,9 +117,9 @@ def run(*command: object, cwd: Path = ROOT, quiet: bool = False) -> str:
 
 
 @contextmanager
-def serving(python: Path, *target: str, cwd: Path) -> Iterator[str]:
-    """Runs a server until the block ends, and yields its address."""
-    command = [str(python), "-m", "openenv", "serve", *target, "--port", "0"]
+def serving(python: Path | str, *arguments: object, cwd: Path = ROOT) -> Iterator[str]:
+    """Runs a command of openenv that serves, until the block ends, and yields its address."""
+    command = list(map(str, [python, "-m", "openenv", *arguments]))
     with subprocess.Popen(  # noqa: S603 - our own
         command, cwd=cwd, env=variables(), stderr=subprocess.PIPE, text=True
     ) as server:
