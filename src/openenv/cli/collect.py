@@ -176,7 +176,7 @@ def _play(
 
     progress = RolloutProgress()
     note = RateNote(progress, len(tasks))
-    options = {
+    options: dict[str, Any] = {
         "budget": RolloutBudget(turns=given["max_turns"]),
         "sampling": Sampling(temperature=given["temperature"], max_tokens=given["max_tokens"]),
         "folder": folder,

@@ -206,7 +206,7 @@ def begin_run(
     from ..evals.server import WAIT_S
     from ..rollouts.engine import rollouts
 
-    server = {"api_key": served.api_key, "message_timeout_s": timeout_s, "wait_s": WAIT_S}
+    server: dict[str, Any] = {"api_key": served.api_key, "message_timeout_s": timeout_s, "wait_s": WAIT_S}
     return rollouts(served.url, model, tasks, sessions=concurrency, requests=concurrency, **server, **options)
 
 

@@ -194,7 +194,7 @@ def export(
 
             path = f"data/{output.name}"
             text = f"{counts['rows']:,} rows of the kind `{kind}`, from rollouts recorded by openenv."
-            files = {path: output, "README.md": dataset_card(push_to_hub, path, text)}
+            files: dict[str, Path | bytes] = {path: output, "README.md": dataset_card(push_to_hub, path, text)}
             progress.show("uploading", 0, 0)
             page = push_dataset(
                 push_to_hub, files, private=private, message="openenv rollout export", say=progress.say

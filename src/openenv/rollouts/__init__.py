@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .anthropic_model import AnthropicModel
     from .chat_view import ChatCall, ChatView
     from .engine import RolloutRun, rollouts
+    from .export import DatasetKind, export_rollouts
     from .function_model import FunctionModel
     from .groups import RolloutProgress, TaskSource, drop_equal
     from .journal import RolloutJournal, read_rollouts, rollout_files
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from .model_factory import create_model
     from .openai_model import OpenAIModel, ResponsesModel
     from .options import RolloutBudget
+    from .random_model import RandomModel
     from .records import (
         ChatMessage,
         PrefixBreak,
@@ -47,6 +49,8 @@ _NAMES = {
     ),
     "transformers_model": ("TransformersModel",),
     "engine": ("RolloutRun", "rollouts"),
+    "export": ("DatasetKind", "export_rollouts"),
+    "random_model": ("RandomModel",),
     "groups": ("RolloutProgress", "TaskSource", "drop_equal"),
     "journal": ("RolloutJournal", "read_rollouts", "rollout_files"),
     "model": ("Completion", "Model", "ModelRequest", "Sampling"),
@@ -73,12 +77,14 @@ __all__ = [
     "ChatMessage",
     "ChatView",
     "Completion",
+    "DatasetKind",
     "FunctionModel",
     "Model",
     "ModelRequest",
     "OpenAIModel",
     "PrefixBreak",
     "PrefixBroken",
+    "RandomModel",
     "ResponsesModel",
     "Rollout",
     "RolloutBudget",
@@ -100,6 +106,7 @@ __all__ = [
     "context_of",
     "create_model",
     "drop_equal",
+    "export_rollouts",
     "read_rollouts",
     "rollout_files",
     "rollouts",

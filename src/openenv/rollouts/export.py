@@ -244,8 +244,9 @@ def _openai(message: ChatMessage, weight: int = 1) -> ChatMessage:
     return {**kept, "weight": 0} if not weight and message.get("role") == "assistant" else kept
 
 
-_SCALARS = ("rollout_id", "group", "member", "outcome", "reward", "environment", "contract", "model")
-_SCALARS += ("invalid_actions", "attempts", "started", "seconds", "episode_id", "forked_from", "forked_at")
+_NUMBERS = ("member", "invalid_actions", "attempts", "forked_at"), ("reward", "started", "seconds")
+_TEXTS = ("rollout_id", "group", "outcome", "environment", "contract", "model", "episode_id", "forked_from")
+_SCALARS = frozenset((*_NUMBERS[0], *_NUMBERS[1], *_TEXTS))
 
 
 @cache
@@ -274,8 +275,7 @@ _decode = msgspec.json.Decoder(Rollout).decode
 def _rollout_schema() -> Any:
     import pyarrow as pa
 
-    numbers = dict.fromkeys(("member", "invalid_actions", "attempts", "forked_at"), pa.int64())
-    numbers |= dict.fromkeys(("reward", "started", "seconds"), pa.float64())
+    numbers = dict.fromkeys(_NUMBERS[0], pa.int64()) | dict.fromkeys(_NUMBERS[1], pa.float64())
     return pa.schema([pa.field(name, numbers.get(name, pa.string())) for name in Rollout.__struct_fields__])
 
 
