@@ -81,7 +81,7 @@ def test_a_failure_raises_and_gives_no_reward(address: str) -> None:
 
 
 def test_a_group_needs_a_seed_and_can_be_pickled(address: str) -> None:
-    again = pickle.loads(pickle.dumps(group(address)))  # noqa: S301
+    again = pickle.loads(pickle.dumps(group(address)))
     assert again.task.seed == 7
     again.task = RolloutTask()
     with pytest.raises(UsageError, match="seed"):

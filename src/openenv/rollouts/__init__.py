@@ -9,6 +9,7 @@ from .._imports import lazy
 if TYPE_CHECKING:
     from .anthropic_model import AnthropicModel
     from .chat_view import ChatCall, ChatView
+    from .endpoint_model import ModelPrice
     from .engine import RolloutRun, rollouts
     from .export import DatasetKind, export_rollouts
     from .function_model import FunctionModel
@@ -41,6 +42,7 @@ _NAMES = {
         "ChatCall",
         "ChatView",
     ),
+    "endpoint_model": ("ModelPrice",),
     "function_model": ("FunctionModel",),
     "model_factory": ("create_model",),
     "openai_model": (
@@ -80,6 +82,7 @@ __all__ = [
     "DatasetKind",
     "FunctionModel",
     "Model",
+    "ModelPrice",
     "ModelRequest",
     "OpenAIModel",
     "PrefixBreak",
