@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -71,7 +72,7 @@ def sample(
         for index, (name, arguments) in enumerate(reply.calls)
     ]
     text = written(reply.content, calls)
-    ids = [BYTE + byte for byte in text.encode()] if reply.byte_tokens else _TOKENIZER.encode_plain(text)
+    ids = [BYTE + byte for byte in text.encode()] if reply.byte_tokens else list(_TOKENIZER.encode_plain(text))
     ids.append(END)
     most = body.get("max_tokens") or body.get("max_completion_tokens") or body.get("max_output_tokens")
     if most is not None and len(ids) > most:
@@ -142,8 +143,13 @@ _READERS: dict[str, Callable[[dict[str, Any]], Prompt]] = {
 }
 
 
+@lru_cache(maxsize=1 << 16)
+def _logprob(token: int) -> dict[str, Any]:
+    return {"token": _TOKENIZER.decode((token,)), "logprob": logprob_of(token)}
+
+
 def _logprobs(ids: Iterable[int]) -> dict[str, Any]:
-    return {"content": [{"token": _TOKENIZER.decode((i,)), "logprob": logprob_of(i)} for i in ids]}
+    return {"content": [_logprob(token) for token in ids]}
 
 
 def _head(sampled: Sampled, kind: str) -> dict[str, Any]:

@@ -10,7 +10,10 @@ import json
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 BYTE = 1 << 16
 START, END = BYTE + 256, BYTE + 257
@@ -31,16 +34,16 @@ class ModelTokenizer:
         """The token ids of a text, with the special tokens that it names."""
         if "<|im_" in text:
             return [token for part in _NAMED.split(text) for token in _NAMES.get(part) or self.encode_plain(part)]
-        return self.encode_plain(text)
+        return list(self.encode_plain(text))
 
-    def encode_plain(self, text: str) -> list[int]:
+    @staticmethod
+    @lru_cache(maxsize=1 << 14)
+    def encode_plain(text: str) -> tuple[int, ...]:
         """The token ids of a text in which the names of special tokens are plain text."""
         data = text.encode()
         whole = len(data) & ~1
-        ids = memoryview(data)[:whole].cast("H").tolist()
-        if whole < len(data):
-            ids.append(BYTE + data[-1])
-        return ids
+        odd = (BYTE + data[-1],) if whole < len(data) else ()
+        return (*memoryview(data)[:whole].cast("H").tolist(), *odd)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text of token ids."""
@@ -68,7 +71,11 @@ class ModelTokenizer:
         if tools and (not messages or messages[0]["role"] != "system"):
             messages = [{"role": "system", "content": ""}, *messages]
         for index, message in enumerate(messages):
-            shown = f"\n\n# Tools\n<tools>\n{json.dumps(list(tools))}\n</tools>" if tools and index == 0 else ""
+            shown = (
+                f"\n\n# Tools\n<tools>\n{msgspec.json.encode(tools).decode()}\n</tools>"
+                if tools and index == 0
+                else ""
+            )
             ids.append(START)
             ids += self.encode_plain(f"{message['role']}\n{_text_of(message)}{shown}")
             ids.append(END)
