@@ -4,7 +4,8 @@ import { weighed } from './build/weighed.ts';
 
 const outDir = fileURLToPath(new URL('../src/openenv/server/page/static', import.meta.url));
 
-export default defineConfig({
+// Two pages, built apart so that neither loads more for the other: of a server, and of `openenv episodes view`.
+export default defineConfig(({ mode }) => ({
   resolve: {
     alias: [
       { find: 'react/jsx-runtime', replacement: 'preact/jsx-runtime' },
@@ -19,22 +20,21 @@ export default defineConfig({
   },
   build: {
     outDir,
-    emptyOutDir: true,
+    emptyOutDir: mode !== 'rollouts',
     target: 'es2022',
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
     // "use client" of a library says nothing to a page without a server that draws it.
     rolldownOptions: {
-      // The page of a server, and that of `openenv episodes view`.
-      input: ['index.html', 'rollouts.html'].map((name) => fileURLToPath(new URL(name, import.meta.url))),
+      input: fileURLToPath(new URL(mode === 'rollouts' ? 'rollouts.html' : 'index.html', import.meta.url)),
       onwarn: (warning, warn) => warning.code === 'MODULE_LEVEL_DIRECTIVE' || warn(warning),
     },
   },
   plugins: [weighed(outDir)],
   server: {
     proxy: Object.fromEntries(
-      ['/web/', '/sessions', '/metrics', '/health'].map((path) => [path, process.env.OPENENV_URL ?? 'http://127.0.0.1:8000']),
+      ['/web/', '/rollouts/', '/sessions', '/metrics', '/health'].map((path) => [path, process.env.OPENENV_URL ?? 'http://127.0.0.1:8000']),
     ),
   },
   test: { include: ['test/**/*.test.ts'], environment: 'node' },
-});
+}));

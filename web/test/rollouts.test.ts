@@ -1,7 +1,7 @@
 import { describe, expect, it, vi } from 'vitest';
 import type { JsonObject } from '../src/api/json';
 import { readAddress, writeAddress } from '../src/rollouts/address';
-import { contentOf, pictureUrl } from '../src/rollouts/content';
+import { contentOf, jsonText, pictureUrl } from '../src/rollouts/content';
 import { levelOf, rewardOf } from '../src/rollouts/records';
 import { linesOf, PagedRows } from '../src/rollouts/source';
 
@@ -36,9 +36,9 @@ describe('a message', () => {
     expect(contentOf({ role: 'assistant', content: parts, reasoning_content: 'Hm.', tool_calls: [call, { function: { name: 'x', arguments: '{' } }] })).toEqual({
       role: 'assistant',
       reasoning: 'Hm.',
-      texts: ['Look:', JSON.stringify(parts[2], null, 2)],
+      texts: ['Look:', '{ "type": "thing", "is": 1 }'],
       pictures: [PNG],
-      calls: [{ id: 'c1', name: 'buy', text: '{\n  "item": "tea"\n}' }, { id: null, name: 'x', text: '{' }],
+      calls: [{ id: 'c1', name: 'buy', text: '{ "item": "tea" }' }, { id: null, name: 'x', text: '{' }],
       answers: null,
     });
   });
@@ -51,6 +51,13 @@ describe('a message', () => {
   it('may be anything', () => {
     const messages: JsonObject[] = [{}, { role: 3, content: 7 }, { content: [null, 1, []], tool_calls: 'x' }, { tool_calls: [null, 'x', {}] }];
     for (const message of messages) expect(() => contentOf(message)).not.toThrow();
+  });
+});
+
+describe('JSON', () => {
+  it('is in one line if it is short', () => {
+    expect(jsonText({ a: [1, 'x\n  y'], b: {} })).toBe('{ "a": [ 1, "x\\n  y" ], "b": {} }');
+    expect(jsonText({ text: 'a long text '.repeat(8) }).split('\n')).toHaveLength(3);
   });
 });
 

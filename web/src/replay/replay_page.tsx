@@ -38,6 +38,7 @@ export function ReplayPage({ metadata }: { metadata: Metadata | null }) {
     <div class="replay">
       <section aria-labelledby="open-title">
         <h2 id="open-title">Replay a recorded episode</h2>
+        <p class="hint">For the rollouts of a model, <code>openenv episodes view DIR</code> serves a page of its own.</p>
         <div
           class={over ? 'drop over' : 'drop'}
           onDragOver={(event) => { event.preventDefault(); setOver(true); }}

@@ -18,6 +18,8 @@ export interface Content {
   answers: string | null;
 }
 
+// Characters of JSON that stand in one line.
+const ONE_LINE = 72;
 const MOST_PICTURE = 16 * 1024 * 1024;
 const PICTURE = /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}$/;
 const THOUGHT = /^\s*<think>([\s\S]*?)<\/think>\s*/;
@@ -88,7 +90,10 @@ function indented(text: string): string {
   }
 }
 
-/** A value as text, with a line for each of its parts. */
+/** A value as text: in one line if it is short, else with a line for each of its parts. */
 export function jsonText(value: Json): string {
-  return typeof value === 'string' ? value : JSON.stringify(value, null, 2);
+  if (typeof value === 'string') return value;
+  const lines = JSON.stringify(value, null, 2);
+  const line = lines.replace(/\n\s*/g, ' '); // JSON writes the newlines of texts as escapes
+  return line.length <= ONE_LINE ? line : lines;
 }

@@ -89,7 +89,7 @@ function Head({ shown: { rollout }, outcomes }: { shown: Shown; outcomes: Outcom
     ['took', lasting(rollout.seconds ?? 0)],
     ['invalid', rollout.invalid_actions],
     ['attempts', (rollout.attempts ?? 1) > 1 ? rollout.attempts : undefined],
-    ['seed', rollout.task.seed],
+    ['seed', rollout.task.index === undefined ? undefined : rollout.task.seed],
     ['environment', rollout.environment],
     ['model', rollout.model],
     ['version', turns.at(-1)?.version],
