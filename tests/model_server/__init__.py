@@ -6,14 +6,14 @@ In a test: `with model_server() as server: OpenAIModel("tool", server.url)`. As 
 
 from .policies import POLICIES, ModelReply, Policy
 from .server import FAULTS, ModelServer, Sample, Seen, model_process, model_server
-from .tokens import ModelTokenizer, logprob_of
+from .tokens import PairTokenizer, logprob_of
 
 __all__ = [
     "FAULTS",
     "POLICIES",
     "ModelReply",
     "ModelServer",
-    "ModelTokenizer",
+    "PairTokenizer",
     "Policy",
     "Sample",
     "Seen",

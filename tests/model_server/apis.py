@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from .policies import ModelReply
-from .tokens import BYTE, END, ModelTokenizer, conversation_of, logprob_of, written
+from .tokens import BYTE, END, PairTokenizer, conversation_of, logprob_of, written
 
 _encode = msgspec.json.Encoder().encode
-_TOKENIZER = ModelTokenizer()
+_TOKENIZER = PairTokenizer()
 
 
 class BadRequest(Exception):

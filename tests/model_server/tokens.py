@@ -25,7 +25,7 @@ _TOOLS = re.compile(r"\n\n# Tools\n<tools>\n(.*?)\n</tools>", re.DOTALL)
 _CALL = re.compile(r"\n?<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
 
 
-class ModelTokenizer:
+class PairTokenizer:
     """The tokenizer of every model of this server, with the methods that users of `transformers` know."""
 
     eos_token_id = END

@@ -21,7 +21,7 @@ from openenv.rollouts.openai_model import OpenAIModel, ResponsesModel
 from openenv.rollouts.records import TokenUsage
 from openenv.rollouts.tool_parser import parse_hermes
 
-from ..model_server import ModelReply, ModelServer, ModelTokenizer, logprob_of, model_server
+from ..model_server import ModelReply, ModelServer, PairTokenizer, logprob_of, model_server
 from ..ports import held_port
 from .environments import Sums
 
@@ -254,7 +254,7 @@ async def test_responses_know_no_stop_texts(server):
 @either_way
 @pytest.mark.parametrize("policy", ["echo", "bytewise"])
 async def test_ids_and_logprobs_are_those_that_were_sampled(server, stall_s, policy):
-    tokenizer = ModelTokenizer()
+    tokenizer = PairTokenizer()
     completion = await complete(made(OpenAIModel, policy, server, stall_s=stall_s))
     assert completion.tokens == "sampled"
     assert completion.prompt_ids == tokenizer.apply_chat_template(HELLO, None, True)
@@ -267,7 +267,7 @@ async def test_ids_and_logprobs_are_those_that_were_sampled(server, stall_s, pol
 
 @either_way
 async def test_a_prompt_of_ids_is_continued(server, stall_s):
-    prompt = ModelTokenizer().apply_chat_template(HELLO, TOOLS, True)
+    prompt = PairTokenizer().apply_chat_template(HELLO, TOOLS, True)
     model = made(OpenAIModel, "tool", server, stall_s=stall_s, ids="completions")
     assert model.takes_ids
     completion = await complete(model, prompt_ids=prompt, tools=TOOLS, sampling=Sampling(max_tokens=99))
@@ -383,7 +383,7 @@ async def test_a_rollout_in_ids_extends_what_was_sampled(server):
 
     server.policies = {"mine": guess}
     model = made(OpenAIModel, "mine", server, ids="completions")
-    run = rollouts(Sums, model, [7], tokenizer=ModelTokenizer(), sampling=Sampling(max_tokens=200))
+    run = rollouts(Sums, model, [7], tokenizer=PairTokenizer(), sampling=Sampling(max_tokens=200))
     ((rollout,),) = [group.rollouts async for group in run]
     await model.aclose()
     assert [turn.prefix_break for turn in rollout.turns] == [None] * 3
