@@ -34,7 +34,7 @@ class JsonAnswer(_Answer):
     @property
     def form(self) -> str:
         """The form of an answer, for the model."""
-        return "one JSON object"
+        return "one complete JSON object"
 
     def read(self, text: str) -> dict[str, Any]:
         """The fields of the action. Raises `InvalidAction` if the text has no JSON object."""
@@ -47,7 +47,7 @@ class JsonAnswer(_Answer):
                 position += 1
             position = text.find("{", position)
         if not isinstance(found, dict):
-            raise InvalidAction(f"end your answer with {self.form}, complete")
+            raise InvalidAction(f"end your answer with {self.form}")
         return found
 
 

@@ -114,7 +114,7 @@ def test_an_answer_that_is_no_action_is_told_to_the_model(guess: str, tmp_path: 
     log = log_of(environment_task(guess, seeds=[4], max_turns=3), model, tmp_path)
     (sample,) = log.samples
     said = [message.text for message in sample.messages if message.role == "user"]
-    assert "no JSON object" in said[1]
+    assert "one complete JSON object" in said[1]
     assert "guess" in said[2]
     assert said[3] in {"Too low.", "Too high.", "Right."}
     score = sample.scores["episode_return"]

@@ -204,16 +204,16 @@ def test_an_action_of_one_field_is_the_text_in_the_tag() -> None:
 LARGE = '{"row": 1' + "0" * 25 + "}"
 DEEP = "[" * 100_000
 TEXTS: list[tuple[Any, Any, str]] = [
-    (JsonAnswer(), "", "end your answer with one JSON object, complete"),
-    (JsonAnswer(), None, "end your answer with one JSON object"),
-    (JsonAnswer(), '{"row": 1', "end your answer with one JSON object"),
-    (JsonAnswer(), "[1, 2]", "end your answer with one JSON object"),
-    (JsonAnswer(), '{"a":' * 50_000, "end your answer with one JSON object"),
+    (JsonAnswer(), "", "end your answer with one complete JSON object"),
+    (JsonAnswer(), None, "end your answer with one complete JSON object"),
+    (JsonAnswer(), '{"row": 1', "end your answer with one complete JSON object"),
+    (JsonAnswer(), "[1, 2]", "end your answer with one complete JSON object"),
+    (JsonAnswer(), '{"a":' * 50_000, "end your answer with one complete JSON object"),
     (JsonAnswer(), LARGE, "cannot be sent"),
     (JsonAnswer(), '{"note": "\\ud800"}', "cannot be sent"),
     (TagAnswer(tag="mark"), "<mark>1", "end your answer with <mark>...</mark>"),
     (TagAnswer(tag="mark"), "</mark><mark>", "end your answer with <mark>...</mark>"),
-    (TagAnswer(tag="mark"), "<mark>left</mark>", "end your answer with one JSON object"),
+    (TagAnswer(tag="mark"), "<mark>left</mark>", "end your answer with one complete JSON object"),
     (TagAnswer(tag="mark"), "<mark><row>one</row></mark>", "row must be integer, not 'one'"),
     (TagAnswer(tag="mark"), f"<mark><row>{DEEP}</row></mark>", "row must be integer"),
     (RegexAnswer(pattern="(?P<row>[0-9])"), "none", "end your answer with text that matches (?P<row>[0-9])"),

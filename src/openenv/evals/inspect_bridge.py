@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,11 +10,13 @@ from typing import Any, Self
 from ..client import GenericEnvClient
 from ..errors import InvalidAction, MissingExtra, UsageError
 from ..mcp.types import Tool
+from ..rollouts.content import content_of, text_of
+from ..rollouts.function_tools import inlined
 from ..types import StepResult
 from .cases import Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
 from .runner import end_of
 from .server import EvalServer
-from .wording import Wording, inlined
+from .wording import Wording
 
 try:
     from inspect_ai import Task, task
@@ -206,9 +207,9 @@ class InspectEpisode:
             error = seen.get("error")
             if error:
                 raise ToolError(str(error.get("message", error)) if isinstance(error, Mapping) else str(error))
-            return _text_of(seen.get("result")) + (f"\n({OVER})" if self.done else "")
+            return content_of(seen).text + (f"\n({OVER})" if self.done else "")
 
-        parameters = ToolParams.model_validate(inlined(tool.input_schema))
+        parameters = ToolParams.model_validate(inlined(tool.input_schema, tool.input_schema))
         for name, part in parameters.properties.items():
             part.description = part.description or name
         return ToolDef(execute, tool.name, tool.description, parameters)
@@ -222,13 +223,13 @@ async def _play_by_text(
     episode: InspectEpisode, state: TaskState, generate: Generate, most: int, wording: Wording
 ) -> TaskState:
     """Plays with each answer of the model as an action, and `most` answers at most."""
-    _begin(state, wording.shown(episode.first))
+    _begin(state, text_of(episode.first))
     for _ in range(most):
         if episode.done:
             break
         state = await generate(state)
         try:
-            seen = wording.shown(await episode.step(wording.read(state.output.completion)))
+            seen = text_of(await episode.step(wording.read(state.output.completion)))
         except InvalidAction as error:
             seen = f"That is not a valid action: {error}"
         state.messages.append(ChatMessageUser(content=seen))
@@ -239,7 +240,7 @@ async def _play_by_tools(
     episode: InspectEpisode, state: TaskState, generate: Generate, most: int, tools: Sequence[Tool]
 ) -> TaskState:
     """Plays with each tool call as a step, and `most` answers at most; an answer without a call ends the episode."""
-    _begin(state, Wording.shown(episode.first))
+    _begin(state, text_of(episode.first))
     state.tools = [episode.tool(each).as_tool() for each in tools]
     for _ in range(most):
         if episode.done:
@@ -254,13 +255,4 @@ async def _play_by_tools(
 
 def _begin(state: TaskState, text: str) -> None:
     """Replaces the sample's input by the first observation."""
-    state.user_prompt.content = text if text not in {"", "{}"} else "Begin."
-
-
-def _text_of(result: Any) -> str:
-    """The result of a tool as text for the model."""
-    value = result.get("data") if isinstance(result, Mapping) and "data" in result else result
-    if value is None and isinstance(result, Mapping):
-        blocks = result.get("content") or ()
-        return "\n".join(str(block.get("text", block)) for block in blocks if isinstance(block, Mapping))
-    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    state.user_prompt.content = text or "Begin."
