@@ -55,6 +55,7 @@ __all__ = [
     "InvalidAction",
     "InvalidArgument",
     "InvalidMessage",
+    "JournalFailed",
     "JournalInUse",
     "JournalMismatch",
     "JsonAnswer",
