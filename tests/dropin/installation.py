@@ -137,7 +137,11 @@ def install_ours(folder: Path, wheels: Wheels) -> Installation:
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True, timeout=INSTALL_S)
     python = folder / "venv/bin/python"
     _pip(str(python), "install", "--no-compile", str(wheels.ours), *map(str, wheels.packages))
-    return Installation(python, wheels.folder, "ours")
+    ours = Installation(python, wheels.folder, "ours")
+    # Four workers that import what nobody has compiled would each compile all of it.
+    imported = ours.run("-c", "import openenv.cli.serve, " + ", ".join(f"{name}.server.app" for name in NAMES))
+    assert imported.returncode == 0, imported.stderr
+    return ours
 
 
 def install_peer(folder: Path, wheels: Wheels) -> Installation:

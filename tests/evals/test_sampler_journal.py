@@ -46,6 +46,7 @@ def test_there_is_one_line_for_each_event(journal: Path) -> None:
         "repeats": 1,
         "shard": 0,
         "shards": 1,
+        "by_signal": False,
     }
     assert events == [
         {"event": event, "epoch": 0, "index": index, "repeat": 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import itertools
+import json
 import math
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -446,6 +447,18 @@ async def test_a_samplers_tasks_are_finished_when_the_consumer_comes_back() -> N
         assert sampler.left == 1
         assert await run.batch(1) == []
         assert sampler.left == 0
+
+
+async def test_a_sampler_by_signal_hears_what_the_groups_returned(tmp_path: Path) -> None:
+    journal = tmp_path / "tasks"
+    with TaskSampler(3, split="train", seed=1, by_signal=True, journal=journal) as sampler:
+        async with rollouts(Sums, adding(), sampler, group_size=2) as run:
+            groups = {group.task.index: group async for group in run}
+    told = [json.loads(line) for line in journal.read_text().splitlines() if '"result"' in line]
+    assert {each["index"]: each["rewards"] for each in told} == {
+        index: group.rewards for index, group in groups.items()
+    }
+    assert all(each["cost"] >= 1 for each in told)
 
 
 async def test_sampling_goes_to_the_model() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from ..errors import InvalidArgument, TaskTaken, UsageError
-from .sampler_journal import SamplingPlan, TaskJournal, TaskKey
+from .sampler_journal import GroupResult, SamplingPlan, TaskJournal, TaskKey
+from .task_signal import SignalOrder
 
 __all__ = ["Epoch", "SampledTask", "TaskSampler"]
 
@@ -47,40 +48,42 @@ class Epoch:
         )
         self._returned: list[int] = []
 
-    def take(self) -> tuple[int, int] | None:
-        """Takes the next task: first the returned ones, then in order. Returns index and repeat, or None."""
+    def take(self) -> TaskKey | None:
+        """Takes the next task: first the returned ones, then in order. None if there is none."""
         while self.free:
             place = self._returned.pop() if self._returned else next(self._upcoming)
             if self._standing[place] == _FREE:
                 self._set(place, _TAKEN)
-                return divmod(place, self._repeats)
+                return (self.number, *divmod(place, self._repeats))
         return None
 
-    def take_index(self, index: int) -> int | None:
-        """Takes a task by its index. Returns its repeat; None if all repeats are taken or finished."""
-        return next((repeat for repeat in range(self._repeats) if self.take_place(index, repeat)), None)
+    def take_index(self, index: int) -> TaskKey | None:
+        """Takes a task by its index; None if all repeats are taken or finished."""
+        keys = ((self.number, index, repeat) for repeat in range(self._repeats))
+        return next((key for key in keys if self.take_key(key)), None)
 
-    def take_place(self, index: int, repeat: int) -> bool:
+    def take_key(self, key: TaskKey) -> bool:
         """Takes one repeat of a task. Returns whether it was free."""
-        place = index * self._repeats + repeat
-        free = self._standing[place] == _FREE
+        free = self._standing[self._place(key)] == _FREE
         if free:
-            self._set(place, _TAKEN)
+            self._set(self._place(key), _TAKEN)
         return free
 
     def has(self, index: int) -> bool:
         """Whether the task is in this shard in this epoch."""
         return self._standing[index * self._repeats] != _FOREIGN
 
-    def finish(self, index: int, repeat: int) -> None:
+    def finish(self, key: TaskKey) -> None:
         """Marks a task as finished."""
-        self._set(index * self._repeats + repeat, _DONE)
+        self._set(self._place(key), _DONE)
 
-    def give_back(self, index: int, repeat: int) -> None:
+    def give_back(self, key: TaskKey) -> None:
         """Returns a task, which is taken next."""
-        place = index * self._repeats + repeat
-        self._set(place, _FREE)
-        self._returned.append(place)
+        self._set(self._place(key), _FREE)
+        self._returned.append(self._place(key))
+
+    def _place(self, key: TaskKey) -> int:
+        return key[1] * self._repeats + key[2]
 
     def _set(self, place: int, standing: int) -> None:
         before, self._standing[place] = self._standing[place], standing
@@ -100,7 +103,7 @@ class SampledTask:
     Attributes:
         split: Name of the split.
         index: Index in the split, for `reset(split=, index=)`.
-        epoch: Number of the pass over the tasks, from 0.
+        epoch: Number of the pass over the tasks, from 0; by signal, of the task's earlier groups.
         repeat: Number of the repeat in this epoch, from 0.
         seed: Seed of the episode: the same for all repeats of a task in an epoch, and another one in each epoch.
     """
@@ -170,6 +173,8 @@ class TaskSampler:
         repeats: How often a task comes per epoch, in a row: the group of GRPO. All repeats are in one shard.
         shard: Number of this process's shard, from 0.
         shards: Number of shards.
+        by_signal: Whether tasks with more signal per cost come more often, as `update` has told; see `update`. An
+            epoch is then as many groups as there are tasks, and a task has the same shard in all of them.
         journal: The file of this shard; None to keep no journal.
         sync: Whether each event is synced to the disk (milliseconds each).
 
@@ -190,18 +195,23 @@ class TaskSampler:
         repeats: int = 1,
         shard: int = 0,
         shards: int = 1,
+        by_signal: bool = False,
         journal: str | os.PathLike[str] | None = None,
         sync: bool = False,
     ):
         size = len(tasks) if isinstance(tasks, Sized) else tasks
-        self._plan = SamplingPlan(split, size, seed, shuffle, repeats, shard, shards)
+        self._plan = SamplingPlan(split, size, seed, shuffle, repeats, shard, shards, by_signal)
         if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1):
             raise InvalidArgument(f"epochs must be a whole number of at least 1, or None: {epochs!r}")
         self._most = epochs
         self._pid = os.getpid()
         self._lock = Lock()
-        self._epochs: dict[int, Epoch] = {}
+        self._epochs: dict[int, Epoch | SignalOrder] = {}
         self._begun = 0
+        self._by_signal: SignalOrder | None = None
+        if by_signal:
+            self._by_signal = SignalOrder(self._plan, None if epochs is None else epochs * self._plan.share)
+            self._epochs[0] = self._by_signal
         self._held: dict[TaskKey, SampledTask] = {}
         self._journal = None if journal is None else TaskJournal(Path(journal), self._plan, sync)
         if self._journal is not None:
@@ -234,12 +244,48 @@ class TaskSampler:
             self._check()
             # The oldest epoch with a free task, or else the next epoch; None after the last one.
             epoch = next((each for each in self._epochs.values() if each.free), None)
-            if epoch is None and (self._most is None or self._begun < self._most):
+            if epoch is None and self._further:
                 epoch = self._next()
             if index is not None:
-                return self._taken(*self._by_index(epoch, index))
-            found = None if epoch is None else epoch.take()
-            return None if epoch is None or found is None else self._taken(epoch, *found)
+                return self._taken(self._by_index(epoch, index))
+            key = None if epoch is None else epoch.take()
+            return None if key is None else self._taken(key)
+
+    def update(self, rewards: Mapping[int, Sequence[float]], costs: Mapping[int, float] | None = None) -> None:
+        """Tells how groups ended, with `by_signal`: tasks whose groups vary more for their cost come more often.
+
+        A task is chosen by a draw from the estimate of its signal, so that all tasks come now and then. Estimates
+        fade as the policy learns. The journal has them, too.
+
+        Args:
+            rewards: By index of the task, the returns of the rollouts of its group, in any range.
+            costs: By index of the task, what the group cost, in any one unit; None if all cost the same.
+
+        Raises:
+            InvalidArgument: A reward or cost is out of its range, or a task is not in this shard or has no cost.
+            UsageError: The sampler has no `by_signal`, was closed, or belongs to another process.
+        """
+        with self._here():
+            self._check()
+            order = self._by_signal
+            if order is None:
+                raise UsageError("this TaskSampler ignores rewards: make it with by_signal=True")
+            if costs is not None and costs.keys() != rewards.keys():
+                raise InvalidArgument("costs must have the tasks that rewards has, no more and no fewer")
+            results = [
+                GroupResult(index, tuple(group), 1.0 if costs is None else costs[index])
+                for index, group in rewards.items()
+            ]
+            for result in results:
+                if not order.has(result.index):
+                    raise InvalidArgument(
+                        f"task {result.index!r} is not in shard {self._plan.shard} of split {self._plan.split!r}"
+                    )
+                result.check()
+            for result in results:
+                if self._journal is not None:
+                    self._journal.write_result(result)
+                order.signal.update(result)
 
     def finish(self, task: SampledTask) -> None:
         """Finishes a task. See `SampledTask.finish`."""
@@ -255,7 +301,7 @@ class TaskSampler:
             key = self._key_of(task, "given back")
             self._note("returned", key)
             del self._held[key]
-            self._epochs[task.epoch].give_back(task.index, task.repeat)
+            self._epoch_of(key).give_back(key)
 
     def is_taken(self, task: SampledTask) -> bool:
         """Whether the task is still taken: neither finished nor given back."""
@@ -267,13 +313,20 @@ class TaskSampler:
         return self._journal is not None
 
     @property
+    def by_signal(self) -> bool:
+        """Whether `update` tells which tasks come more often."""
+        return self._by_signal is not None
+
+    @property
     def left(self) -> int | None:
         """Number of unfinished tasks in all epochs; None without a limit of epochs."""
         with self._here():
             if self._most is None:
                 return None
-            further = max(0, self._most - self._begun) * self._plan.share * self._plan.repeats
-            return further + sum(epoch.left for epoch in self._epochs.values())
+            further = (
+                0 if self._by_signal else max(0, self._most - self._begun) * self._plan.share * self._plan.repeats
+            )
+            return int(further + sum(epoch.left for epoch in self._epochs.values()))
 
     def close(self) -> None:
         """Closes the journal; unfinished tasks come first when it is opened again."""
@@ -317,12 +370,20 @@ class TaskSampler:
                 "process, with shard= and shards="
             )
 
+    @property
+    def _further(self) -> bool:
+        """Whether another epoch can begin."""
+        return self._by_signal is None and (self._most is None or self._begun < self._most)
+
+    def _epoch_of(self, key: TaskKey) -> Epoch | SignalOrder:
+        return self._by_signal or self._epochs[key[0]]
+
     def _next(self) -> Epoch:
         epoch = self._epochs[self._begun] = Epoch(self._plan, self._begun)
         self._begun += 1
         return epoch
 
-    def _by_index(self, epoch: Epoch | None, index: int) -> tuple[Epoch, int, int]:
+    def _by_index(self, epoch: Epoch | SignalOrder | None, index: int) -> TaskKey:
         plan = self._plan
         if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < plan.size:
             raise InvalidArgument(f"split {plan.split!r} has no task {index!r}: there are 0 to {plan.size - 1}")
@@ -333,24 +394,24 @@ class TaskSampler:
             raise InvalidArgument(
                 f"task {index} is another shard's in epoch {epoch.number} (shard {plan.shard} here)"
             )
-        repeat = epoch.take_index(index)
-        if repeat is None:
+        key = epoch.take_index(index)
+        if key is None:
             raise TaskTaken(
                 f"task {index} is taken or done in epoch {epoch.number}: every index comes once in an epoch "
                 f"(repeats={plan.repeats}); take() gives the next free one",
                 data={**facts, "epoch": epoch.number},
             )
-        return epoch, index, repeat
+        return key
 
-    def _taken(self, epoch: Epoch, index: int, repeat: int) -> SampledTask:
-        key = (epoch.number, index, repeat)
+    def _taken(self, key: TaskKey) -> SampledTask:
         try:
             self._note("taken", key)
         except BaseException:
-            epoch.give_back(index, repeat)
+            self._epoch_of(key).give_back(key)
             raise
-        seed = self._plan.seed_of(epoch.number, index)
-        task = self._held[key] = SampledTask(self, self._plan.split, index, epoch.number, repeat, seed)
+        epoch, index, repeat = key
+        seed = self._plan.seed_of(epoch, index)
+        task = self._held[key] = SampledTask(self, self._plan.split, index, epoch, repeat, seed)
         return task
 
     def _key_of(self, task: SampledTask, what: str) -> TaskKey:
@@ -360,11 +421,10 @@ class TaskSampler:
         return task.epoch, task.index, task.repeat
 
     def _finish(self, key: TaskKey) -> None:
-        number, index, repeat = key
-        epoch = self._epochs[number]
-        epoch.finish(index, repeat)
+        epoch = self._epoch_of(key)
+        epoch.finish(key)
         if not epoch.left:
-            del self._epochs[number]
+            del self._epochs[epoch.number]
 
     def _note(self, event: str, key: TaskKey) -> None:
         if self._journal is not None:
@@ -375,23 +435,26 @@ class TaskSampler:
     def _resume(self, journal: TaskJournal) -> None:
         taken: set[TaskKey] = set()
         for number, event, key in journal.recorded():
-            fault = self._replay(event, key, taken)
-            if fault:
+            if isinstance(key, GroupResult):
+                if self._by_signal is None or not self._by_signal.has(key.index):
+                    raise journal.damaged(number, f"has a group of task {key.index}, which is not this shard's")
+                self._by_signal.signal.update(key)
+            elif fault := self._replay(event, key, taken):
                 raise journal.damaged(number, f"says that task {key[1]} of epoch {key[0]} was {fault}")
         for key in sorted(taken, reverse=True):
             self._note("returned", key)
-            self._epochs[key[0]].give_back(*key[1:])
+            self._epoch_of(key).give_back(key)
 
     def _replay(self, event: str, key: TaskKey, taken: set[TaskKey]) -> str | None:
         """Replays an event of the journal. Returns the error text, or None."""
         number, index, repeat = key
         epoch = None
         if index < self._plan.size and repeat < self._plan.repeats:
-            epoch = self._next() if number == self._begun else self._epochs.get(number)
+            epoch = self._by_signal or (self._next() if number == self._begun else self._epochs.get(number))
         if epoch is None or not epoch.has(index):
             return f"{event}, which is not this shard's, or before its turn, or done"
         if event == "taken":
-            if not epoch.take_place(index, repeat):
+            if not epoch.take_key(key):
                 return "taken twice"
             taken.add(key)
             return None
@@ -401,5 +464,5 @@ class TaskSampler:
         if event == "finished":
             self._finish(key)
         else:
-            epoch.give_back(index, repeat)
+            epoch.give_back(key)
         return None

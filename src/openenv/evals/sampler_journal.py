@@ -7,10 +7,11 @@ import fcntl
 import hashlib
 import io
 import json
+import math
 import os
 import weakref
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -31,6 +32,7 @@ class SamplingPlan:
         shuffle: Whether each epoch has a new random order; otherwise tasks come by index.
         repeats: How often each task comes in an epoch, in a row.
         shard, shards: Number of this shard, from 0, and number of shards.
+        by_signal: Whether tasks come by what their groups told.
     """
 
     split: str
@@ -40,6 +42,7 @@ class SamplingPlan:
     repeats: int
     shard: int
     shards: int
+    by_signal: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("size", 1), ("repeats", 1), ("shards", 1), ("shard", 0), ("seed", None)):
@@ -75,7 +78,31 @@ class SamplingPlan:
         return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest()) >> (64 - _SEED_BITS)
 
 
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """What a group told about its task.
+
+    Attributes:
+        index: Index of the task in its split.
+        rewards: Return of each rollout.
+        cost: What the group cost, in any unit (tokens, seconds), but the same for all groups.
+    """
+
+    index: int
+    rewards: Sequence[float]
+    cost: float = 1.0
+
+    def check(self) -> None:
+        """Raises InvalidArgument unless the rewards and the cost are finite, and the cost is above 0."""
+        for reward in self.rewards:
+            if isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward):
+                raise InvalidArgument(f"rewards of task {self.index} must be finite numbers, got {reward!r}")
+        if isinstance(self.cost, bool) or not isinstance(self.cost, (int, float)) or not 0 < self.cost < math.inf:
+            raise InvalidArgument(f"the cost of task {self.index} must be a number above 0, got {self.cost!r}")
+
+
 EVENTS = ("taken", "finished", "returned")
+RESULT = "result"
 _KIND, _VERSION = "openenv.sampler", 1
 _MARK = b'{"journal": "openenv.sampler", '
 _open: weakref.WeakSet[TaskJournal] = weakref.WeakSet()
@@ -124,8 +151,10 @@ class TaskJournal:
             raise
         _open.add(self)
 
-    def recorded(self) -> Iterator[tuple[int, str, TaskKey]]:
-        """Yields the events that the file had when it was opened: line number, event and task. Call it once.
+    def recorded(self) -> Iterator[tuple[int, str, TaskKey | GroupResult]]:
+        """Yields the events that the file had when it was opened: line number, event and task, or result of a group.
+
+        Call it once.
 
         Raises:
             JournalMismatch: A line is not an event.
@@ -134,8 +163,14 @@ class TaskJournal:
         for number, line in enumerate(io.BytesIO(text), 2):
             try:
                 said = json.loads(line)
-                event, key = said["event"], (said["epoch"], said["index"], said["repeat"])
-            except (ValueError, TypeError, KeyError):
+                event = said["event"]
+                if event == RESULT:
+                    result = GroupResult(said["index"], said["rewards"], said["cost"])
+                    result.check()
+                    yield number, event, result
+                    continue
+                key = (said["epoch"], said["index"], said["repeat"])
+            except (ValueError, TypeError, KeyError, InvalidArgument):
                 raise self._foreign(number) from None
             if event not in EVENTS or not all(type(part) is int and part >= 0 for part in key):
                 raise self._foreign(number)
@@ -153,6 +188,10 @@ class TaskJournal:
         """
         epoch, index, repeat = key
         self._append(f'{{"event": "{event}", "epoch": {epoch}, "index": {index}, "repeat": {repeat}}}\n')
+
+    def write_result(self, result: GroupResult) -> None:
+        """Appends what a group told about its task. Raises as `write`."""
+        self._append(json.dumps({"event": RESULT, **asdict(result)}) + "\n")
 
     def close(self) -> None:
         """Closes and unlocks the file. May be called repeatedly."""
@@ -195,6 +234,7 @@ class TaskJournal:
             known = False
         if not known:
             raise self._foreign(1)
+        head.setdefault("by_signal", False)  # journals of earlier releases
         wanted = {"version": _VERSION, **asdict(plan)}
         different = [
             f"{name} {head.get(name)!r}, not {wanted[name]!r}" for name in wanted if head.get(name) != wanted[name]

@@ -24,7 +24,7 @@ from ..errors import (
     ModelUnavailable,
     OpenEnvError,
 )
-from ..evals.sampler import SampledTask
+from ..evals.sampler import SampledTask, TaskSampler
 from .chat_view import ChatView
 from .groups import LiveGroup, PendingRollout, RolloutProgress, TaskFeed, TaskSource
 from .journal import GroupBegun, RecordedGroup, RolloutJournal
@@ -481,9 +481,18 @@ class RolloutRun:
     def _end(self, live: LiveGroup) -> None:
         """Records the end of a group."""
         if live.source is not None:
+            self._tell_sampler(live.group)
             live.source.finish()
         if self.journal is not None:
             self.journal.end(live.group.group)
+
+    def _tell_sampler(self, group: RolloutGroup) -> None:
+        """Tells a sampler by signal what a group returned, and the tokens that it took."""
+        sampler, index = self._source, group.task.index
+        if isinstance(sampler, TaskSampler) and sampler.by_signal and index is not None:
+            tokens = sum(each.usage.prompt_tokens + each.usage.completion_tokens for each in group.rollouts)
+            rewards = [reward for reward in group.rewards if reward is not None]
+            sampler.update({index: rewards}, {index: max(1, tokens)})
 
     def _settle_taken(self) -> None:
         taken, self._taken = self._taken, []
