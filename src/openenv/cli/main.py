@@ -184,8 +184,8 @@ def app() -> None:
     """
 
 
-# New objects before a collection. What a command imports stays: with Python's 700, collections take an eighth of the CPU
-# time that importing the server takes. Servers set thresholds of their own when they serve.
+# New objects before a collection. What a command imports stays: with Python's 700, collections take an eighth of the
+# CPU time of importing the server. Servers set thresholds of their own when they serve.
 _IMPORT_THRESHOLD = 50_000
 
 
