@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from string import Formatter
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
 from .errors import InvalidAction
 
@@ -145,8 +145,7 @@ class Chat(BaseModel):
             read from its text.
         invalid: What the model reads after an invalid action, with the reason in place of `{error}`. The environment
             makes no step then.
-        max_invalid: Number of invalid actions that an episode may have. One more ends it, without a return. None for
-            no limit.
+        max_invalid: Number of invalid actions that ends an episode, without a return; None for no limit.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -156,7 +155,7 @@ class Chat(BaseModel):
     images: tuple[str, ...] = ()
     answer: Literal["tools"] | Annotated[TextAnswer, Field(discriminator="kind")] = "tools"
     invalid: str = "That was no valid action, and nothing happened: {error}"
-    max_invalid: NonNegativeInt | None = 3
+    max_invalid: PositiveInt | None = 3
 
     @field_validator("observation")
     @classmethod

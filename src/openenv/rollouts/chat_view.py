@@ -141,7 +141,7 @@ class ChatView:
 
     @property
     def max_invalid(self) -> int | None:
-        """Number of invalid actions that an episode may have; None for no limit."""
+        """Number of invalid actions that ends an episode; None for no limit."""
         return self.chat.max_invalid
 
     def begin(self, observation: Any) -> list[ChatMessage]:
