@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from openenv.errors import MissingExtra
+
 __all__ = ["complaints", "undefined"]
 
 
@@ -63,12 +65,15 @@ def _names(node: ast.ImportFrom, known: dict[str, Any]) -> Iterator[str]:
         return
     try:
         home = importlib.import_module(module)
+        found = {name.name: getattr(home, name.name) for name in node.names if hasattr(home, name.name)}
+    except MissingExtra:  # a package of others, which may be absent where tests run
+        return
     except ImportError as error:
         yield str(error)
         return
     for name in node.names:
-        if hasattr(home, name.name):
-            known[name.asname or name.name] = getattr(home, name.name)
+        if name.name in found:
+            known[name.asname or name.name] = found[name.name]
         elif importlib.util.find_spec(f"{module}.{name.name}") is None:
             yield f"{module} has no {name.name}"
 

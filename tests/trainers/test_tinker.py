@@ -6,6 +6,7 @@ import asyncio
 import pickle
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_a_group_is_played_and_each_prompt_extends_what_was_sampled(address: str
         assert [step.reward for step in trajectory.transitions] == [4.0, 4.0, 4.0]
         assert [step.episode_done for step in trajectory.transitions] == [False, False, True]
         prompts = [step.ob.to_ints() for step in trajectory.transitions]
-        for before, after in zip(prompts, prompts[1:], strict=False):
+        for before, after in pairwise(prompts):
             assert after[: len(before) + 2] == before + policy.ids
         (datum,) = trajectory_to_data(trajectory, 1.0)  # one sequence: no prefix is broken
         assert datum.model_input.length == len(prompts[-1]) + len(policy.ids) - 1

@@ -19,7 +19,7 @@ except ModuleNotFoundError as missing:
 __all__ = ["SkyRLEnv"]
 
 
-class SkyRLEnv(BaseTextEnv):  # type: ignore[misc]  # skyrl-gym has no types
+class SkyRLEnv(BaseTextEnv):
     """An episode of a served environment as SkyRL-Gym's text environment.
 
         skyrl_gym.register("openenv", "openenv.adapters.skyrl:SkyRLEnv")

@@ -23,7 +23,7 @@ except ModuleNotFoundError as missing:
 __all__ = ["TinkerEnv", "TinkerGroup"]
 
 
-class TinkerEnv(Env):  # type: ignore[misc]  # tinker-cookbook has no types here
+class TinkerEnv(Env):
     """One episode of a served environment. Each prompt extends the ids that the model sampled.
 
     A failure of the environment, and too many invalid actions, raise: with a `RolloutStrategy` that tolerates
@@ -84,7 +84,7 @@ class TinkerEnv(Env):  # type: ignore[misc]  # tinker-cookbook has no types here
 
 
 @dataclass
-class TinkerGroup(EnvGroupBuilder):  # type: ignore[misc]
+class TinkerGroup(EnvGroupBuilder):
     """The environments of a group: episodes of one task and seed.
 
     Attributes:

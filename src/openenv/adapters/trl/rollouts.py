@@ -34,9 +34,7 @@ def rollout_return(rollout: Sequence[Rollout], **columns: Any) -> list[float | N
     return [each.reward for each in rollout]
 
 
-def rollout_func(
-    env: Any, model: Model | None = None, **options: Any
-) -> Callable[[list[Any], Any], dict[str, list[Any]]]:
+def rollout_func(env: Any, model: Model | None = None, **options: Any) -> Callable[[list[Any], Any], dict[str, Any]]:
     """Makes the `rollout_func` of a `GRPOTrainer`::
 
         trainer = GRPOTrainer(
@@ -62,7 +60,7 @@ def rollout_func(
     if options.setdefault("on_break", "fail") != "fail":
         raise InvalidArgument("on_break='split': TRL takes one sequence of tokens a rollout; use AsyncGRPOTrainer")
 
-    def play(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+    def play(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         counts = [(task, len([*same])) for task, same in groupby(map(_task_in, prompts))]
         size = math.gcd(*(count for _, count in counts))
         tasks = [task for task, count in counts for _ in range(count // size)]
