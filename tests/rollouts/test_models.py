@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from openenv.errors import ContextOverflow, InvalidArgument, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
+from openenv.llm.messages import parse_hermes
 from openenv.rollouts import rollouts, segments
-from openenv.rollouts.anthropic_model import AnthropicModel
 from openenv.rollouts.endpoint_model import EndpointModel, ModelPrice
 from openenv.rollouts.function_model import FunctionModel
 from openenv.rollouts.model import Completion, ModelRequest, Sampling
-from openenv.rollouts.model_factory import create_model
-from openenv.rollouts.openai_model import OpenAIModel, ResponsesModel
+from openenv.rollouts.openai_model import OpenAIModel
 from openenv.rollouts.records import TokenUsage
-from openenv.rollouts.tool_parser import parse_hermes
+from openenv.rollouts.vendor_models import AnthropicModel, ResponsesModel, create_model
 
 from ..model_server import ModelReply, ModelServer, PairTokenizer, logprob_of, model_server
 from ..ports import held_port

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..client.portal import portal
 from ..errors import MissingExtra
+from ..llm.messages import parse_hermes
 from ..rollouts.episode import ChatEpisode
 from ..rollouts.records import ChatMessage, RolloutTask
-from ..rollouts.tool_parser import parse_hermes
 
 try:
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput

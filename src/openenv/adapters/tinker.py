@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import MissingExtra, UsageError
+from ..llm.messages import parse_hermes
 from ..rollouts.episode import ChatEpisode
 from ..rollouts.model import Completion
 from ..rollouts.records import ChatMessage, RolloutTask
 from ..rollouts.tokens import TokenHistory
-from ..rollouts.tool_parser import parse_hermes
 
 try:
     from tinker import ModelInput

@@ -124,7 +124,7 @@ def model_of(name: str, base_urls: Sequence[str], provider: str, price: str | No
     if name == RANDOM:
         return RandomModel()
     from ..rollouts.endpoint_model import ModelPrice
-    from ..rollouts.model_factory import create_model
+    from ..rollouts.vendor_models import create_model
     from ..settings import ModelSettings
 
     key = ModelSettings.read().key_for(provider)

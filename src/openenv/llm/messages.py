@@ -7,7 +7,8 @@ under a key of its own, since that API wants it back: `thinking_blocks` (Anthrop
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -62,6 +63,39 @@ def assistant_message(content: str, calls: Sequence[Mapping[str, Any]], **more: 
             for call in calls
         ]
     return {**message, **{name: value for name, value in more.items() if value}}
+
+
+# Plain text
+
+TextParser = Callable[[str], dict[str, Any]]
+"""From the text that a model sampled to its assistant message."""
+
+_THOUGHTS = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
+_CALL = re.compile(r"\s*<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+
+
+def parse_hermes(text: str) -> dict[str, Any]:
+    """Reads `<think>` and `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as Hermes and Qwen write them.
+
+    A call that is no such JSON stays in the text, where the environment's answer can name it.
+    """
+    thoughts = _THOUGHTS.match(text)
+    calls: list[dict[str, str]] = []
+
+    def take(found: re.Match[str]) -> str:
+        try:
+            call = json.loads(found[1])
+        except (ValueError, RecursionError):
+            call = None
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+            return found[0]
+        arguments = call.get("arguments", {})
+        shown = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        calls.append({"id": f"call_{len(calls)}", "name": call["name"], "arguments": shown})
+        return ""
+
+    content = _CALL.sub(take, text[thoughts.end() :] if thoughts else text)
+    return assistant_message(content, calls, reasoning_content=thoughts[1].strip() if thoughts else "")
 
 
 # Anthropic's messages

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from .._imports import lazy
 
 if TYPE_CHECKING:
-    from .anthropic_model import AnthropicModel
     from .chat_view import ChatCall, ChatView
     from .endpoint_model import ModelPrice
     from .engine import RolloutRun, rollouts
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from .groups import RolloutProgress, TaskSource, drop_equal
     from .journal import RolloutJournal, read_rollouts, rollout_files
     from .model import Completion, Model, ModelRequest, Sampling
-    from .model_factory import create_model
-    from .openai_model import OpenAIModel, ResponsesModel
+    from .openai_model import OpenAIModel
     from .options import RolloutBudget
     from .random_model import RandomModel
     from .records import (
@@ -35,21 +33,18 @@ if TYPE_CHECKING:
     )
     from .tokens import PrefixBroken, TokenHistory, TrainingSegment, segments
     from .transformers_model import TransformersModel
+    from .vendor_models import AnthropicModel, ResponsesModel, create_model
 
 _NAMES = {
-    "anthropic_model": ("AnthropicModel",),
     "chat_view": (
         "ChatCall",
         "ChatView",
     ),
     "endpoint_model": ("ModelPrice",),
     "function_model": ("FunctionModel",),
-    "model_factory": ("create_model",),
-    "openai_model": (
-        "OpenAIModel",
-        "ResponsesModel",
-    ),
+    "openai_model": ("OpenAIModel",),
     "transformers_model": ("TransformersModel",),
+    "vendor_models": ("AnthropicModel", "ResponsesModel", "create_model"),
     "engine": ("RolloutRun", "rollouts"),
     "export": ("DatasetKind", "export_rollouts"),
     "random_model": ("RandomModel",),

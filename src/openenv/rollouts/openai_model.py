@@ -1,4 +1,4 @@
-"""Models behind OpenAI's APIs: chat completions, with token ids where the endpoint has them, and responses."""
+"""A model behind chat completions, with token ids where the endpoint has them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from ..errors import InvalidArgument, ModelFailed
-from ..llm.messages import function_of, items_of, message_of_items, text_of
+from ..llm.messages import TextParser, function_of, parse_hermes, text_of
 from ..llm.sender import Address
 from ..llm.vendors import REASONING, openai_address
 from .endpoint_model import EndpointModel
 from .model import Completion, ModelRequest, Sampling
 from .records import ChatMessage, TokenUsage
-from .streams import chat_answer, response_answer
-from .tool_parser import TextParser, parse_hermes
+from .streams import chat_answer
 
 _UNKNOWN_FIELD = re.compile(r"return_token_ids|logprobs", re.IGNORECASE)
 
@@ -85,7 +84,7 @@ class OpenAIModel(EndpointModel):
         return "/completions" if self._by_ids(request) else "/chat/completions"
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
-        body = _sampling_fields(request.sampling)
+        body = sampling_fields(request.sampling)
         if request.sampling.max_tokens is not None:
             reasons = REASONING.match(self.name) is not None
             body["max_completion_tokens" if reasons else "max_tokens"] = request.sampling.max_tokens
@@ -120,7 +119,8 @@ class OpenAIModel(EndpointModel):
         return completion
 
 
-def _sampling_fields(sampling: Sampling) -> dict[str, Any]:
+def sampling_fields(sampling: Sampling) -> dict[str, Any]:
+    """The fields of a request that OpenAI's APIs have in common."""
     named = {"temperature": sampling.temperature, "top_p": sampling.top_p, "stop": list(sampling.stop) or None}
     return {**{name: value for name, value in named.items() if value is not None}, **sampling.extra}
 
@@ -163,56 +163,3 @@ def _read_ids(
     completion.prompt_ids = choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
     if completion.prompt_ids is None and request.prompt_ids is not None:
         completion.prompt_ids = list(request.prompt_ids)
-
-
-class ResponsesModel(EndpointModel):
-    """A model behind OpenAI's responses. It stores nothing there: each request carries the whole conversation.
-
-    Args:
-        name, base_url, api_key, settings: As in `EndpointModel`. A URL without a path gets `/v1`.
-    """
-
-    _answer_name = "no response"
-
-    def _address(self, root: str) -> Address:
-        return openai_address(root, self._key.get_secret_value())
-
-    def _path(self, request: ModelRequest) -> str:
-        return "/responses"
-
-    def _body(self, request: ModelRequest) -> dict[str, Any]:
-        instructions, items = items_of(request.messages)
-        body = {"input": items, "store": False, **_sampling_fields(request.sampling)}
-        if body.pop("stop", None):
-            raise InvalidArgument("Sampling.stop is unknown to responses: leave it out, or use OpenAIModel")
-        if instructions:
-            body["instructions"] = instructions
-        if request.sampling.max_tokens is not None:
-            body["max_output_tokens"] = request.sampling.max_tokens
-        if request.tools:
-            body["tools"] = [{"type": "function", "strict": False, **function_of(tool)} for tool in request.tools]
-        if REASONING.match(self.name):
-            body["include"] = ["reasoning.encrypted_content"]
-        return body
-
-    def _merged(self, events: list[dict[str, Any]]) -> dict[str, Any] | None:
-        return response_answer(events)
-
-    def _completion(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
-        message = message_of_items(answer["output"])
-        cut = (answer.get("incomplete_details") or {}).get("reason")
-        finish = {"max_output_tokens": "length", None: "tool_calls" if message.get("tool_calls") else "stop"}.get(
-            cut, cut
-        )
-        usage = answer.get("usage") or {}
-        return Completion(
-            message=message,
-            finish_reason=finish,
-            refused=finish == "content_filter" or "refusal" in message,
-            usage=TokenUsage(
-                prompt_tokens=usage.get("input_tokens") or 0,
-                cached_tokens=(usage.get("input_tokens_details") or {}).get("cached_tokens") or 0,
-                completion_tokens=usage.get("output_tokens") or 0,
-                reasoning_tokens=(usage.get("output_tokens_details") or {}).get("reasoning_tokens") or 0,
-            ),
-        )

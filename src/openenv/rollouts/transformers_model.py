@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ContextOverflow, MissingExtra, ModelFailed, ModelTimeout, UsageError
+from ..llm.messages import TextParser, parse_hermes
 from .chat_template import ChatTemplate
 from .model import Completion, ModelRequest
 from .records import TokenUsage
-from .tool_parser import TextParser, parse_hermes
 
 
 @dataclass(eq=False)
