@@ -43,7 +43,7 @@ TREE = {
     "TaskTaken": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, ValueError)),
     "JournalInUse": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, ValueError)),
     "JournalMismatch": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, ValueError)),
-    "JournalFailed": ("OpenEnvError", "SESSION_ERROR", MACHINES, False, (OSError,)),
+    "JournalFailed": ("OpenEnvError", "SESSION_ERROR", MACHINES, False, ()),
     "PolicyFailed": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, ValueError)),
     "ConcurrencyConfigurationError": ("UsageError", "SESSION_ERROR", CLIENT, False, (RuntimeError, ValueError)),
     "CapacityError": ("OpenEnvError", "CAPACITY_REACHED", MACHINES, True, (RuntimeError,)),
