@@ -14,6 +14,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import msgspec
 
+from .._http import reason_of
 from ..errors import ContextOverflow, MissingExtra, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from ..settings import is_loopback_for_secrets
 
@@ -229,7 +230,7 @@ def make_sender(address: Address, sdk: bool | None) -> Sender:
 
 
 def _unreachable(address: Address, error: BaseException) -> ModelUnavailable:
-    why = str(error) or type(error).__name__
+    why = reason_of(getattr(error, "os_error", error))  # aiohttp's own text repeats the address
     return ModelUnavailable(f"no answer from {address.name}: {why}; is its server running, and the endpoint right?")
 
 
