@@ -1,11 +1,10 @@
 """Rollouts against a model endpoint that answers at once, or after a latency: turns a second, CPU, memory.
 
     python scripts/bench_rollouts.py [--sessions 64,2000] [--rollouts 2000] [--turns 10] [--latency-s 0.0]
-        [--rounds 2] [--folder] [--peer collect=PYTHON] [--peer verifiers=PYTHON]
+        [--rounds 2] [--folder]
 
 Environment server and endpoint run in processes of their own. Each run of the engine is a process of its own, whose
-time, CPU and memory are measured after its imports. `--folder` records the run. The interpreters of `--peer` have the
-released package, or verifiers; `rollout_peers.py` plays the same episodes there, in turns with ours.
+time, CPU and memory are measured after its imports. `--folder` records the run.
 Prints a line for each run, and the share of the ideal time if there is a latency; the last line is JSON.
 """
 
@@ -54,11 +53,11 @@ async def play(plan: dict[str, Any]) -> dict[str, Any]:
     return {"turns": turns, "rewarded": rewarded, "seconds": seconds, "cpu_s": cpu_s, "memory_kib": memory}
 
 
-def run(python: str, script: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Runs a plan under an interpreter, and returns what it measured."""
+def run(plan: dict[str, Any]) -> dict[str, Any]:
+    """Runs a plan in a process of its own, and returns what it measured."""
     with tempfile.TemporaryDirectory() as folder:
         plan = {**plan, "folder": folder if plan["folder"] else None}
-        command = [python, str(script), "--plan", json.dumps(plan)]
+        command = [sys.executable, __file__, "--plan", json.dumps(plan)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if ended.returncode:
         raise SystemExit(f"{plan['system']}: {ended.stderr[-2000:]}")
@@ -89,15 +88,12 @@ def main() -> None:
     parser.add_argument("--latency-s", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--folder", action="store_true")
-    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
-    parser.add_argument("--peer-rollouts", type=int, default=100)
     options = parser.parse_args()
     if options.plan:
         print(json.dumps(uvloop.run(play(options.plan))))
         return
     from tests.model_server import model_process
 
-    peers = dict(peer.split("=", 1) for peer in options.peer)
     serve = [sys.executable, "-m", "openenv", "serve", "peer_env:app_inline", "--port", "0"]
     rows = []
     with (
@@ -108,12 +104,8 @@ def main() -> None:
         for _ in range(options.rounds):
             for sessions in map(int, options.sessions.split(",")):
                 ours = {**plan, "system": "openenv", "sessions": sessions, "rollouts": options.rollouts}
-                rows.append(run(sys.executable, Path(__file__).resolve(), ours))
+                rows.append(run(ours))
                 print(told(rows[-1], options), flush=True)
-                for name, python in peers.items():
-                    its = {**plan, "system": name, "sessions": sessions, "rollouts": options.peer_rollouts}
-                    rows.append(run(python, ROOT / "scripts/rollout_peers.py", its))
-                    print(told(rows[-1], options), flush=True)
     print(json.dumps(rows))
 
 

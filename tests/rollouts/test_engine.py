@@ -97,12 +97,21 @@ async def test_an_app_a_url_and_urls_are_environments() -> None:
             assert all(group.rewards == [6.0, 6.0] for group in groups)
 
 
-@pytest.mark.parametrize("name", ["word_game", "tool_shop", "gridworld"])
-async def test_a_bundled_environment_is_played_to_its_end(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("word_game", ScriptedModel(lambda messages: "It is <guess>crane</guess>")),
+        ("tool_shop", calling()),
+        ("gridworld", calling()),
+    ],
+)
+async def test_a_bundled_environment_is_played_to_its_end(
+    name: str, model: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(ENVS))
     app = importlib.import_module(f"{name}.server.app").app
     with served(app, ws=FastPath) as address:
-        (group,) = await played(calling(), [RolloutTask(seed=1, split="train", index=2)], address, group_size=3)
+        (group,) = await played(model, [RolloutTask(seed=1, split="train", index=2)], address, group_size=3)
     assert len(group.rollouts) == 3
     assert len(set(group.rewards)) == 1
     assert all(rollout.turns[0].steps[0].observation for rollout in group.rollouts)
@@ -465,3 +474,30 @@ async def test_sampling_goes_to_the_model() -> None:
     model = adding()
     await one(model, sampling=Sampling(temperature=0.5, max_tokens=7))
     assert model.requests[0].sampling == Sampling(temperature=0.5, max_tokens=7)
+
+
+async def test_forks_begin_with_the_same_turns_and_go_on_by_themselves() -> None:
+    numbers = itertools.count(1)
+    model = ScriptedModel(lambda messages: {"by": next(numbers)})
+    options: dict[str, Any] = {"fork": lambda rollout: 2 * (len(rollout.turns) == 1 and rollout.forked_from is None)}
+    (group,) = await played(model, [5], sessions=2, **options)
+    first, *forks = group.rollouts
+    assert [(fork.forked_from, fork.forked_at) for fork in forks] == [(first.rollout_id, 1)] * 2
+    assert all(fork.turns[0].completion == first.turns[0].completion for fork in forks)
+    assert len(set(group.rewards)) == 3
+    assert len(set(model.keys)) == len(model.keys) == 1 + 3 * 2
+
+
+async def test_forks_make_a_tree() -> None:
+    groups = await played(adding(), range(3), fork=lambda rollout: 1)
+    # Each of two turns that go on doubles the leaves.
+    assert [len(group.rollouts) for group in groups] == [4, 4, 4]
+
+
+async def test_an_environment_that_is_not_deterministic_cannot_be_forked() -> None:
+    task = RolloutTask(seed=2, arguments={"fault": "random"})
+    (group,) = await played(adding(), [task], fork=lambda rollout: int(len(rollout.turns) == 1))
+    (failed,) = group.failed
+    assert failed.failure is not None
+    assert (failed.reward, failed.failure.error) == (None, "NotForkable")
+    assert group.rewards == [6.0]

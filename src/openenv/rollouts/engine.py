@@ -65,6 +65,7 @@ def rollouts(
     retries: int = 2,
     folder: str | os.PathLike[str] | None = None,
     keep: Callable[[RolloutGroup], bool] | None = None,
+    fork: Callable[[Rollout], int] | None = None,
     ahead: int | None = None,
     policy_version: Callable[[], int] | None = None,
     max_staleness: int | None = None,
@@ -102,6 +103,9 @@ def rollouts(
         folder: Where the run is recorded. If the folder has an interrupted run, that goes on, with the same `tasks`;
             groups that the consumer has taken do not come again. None: nothing is recorded.
         keep: Called with a group after each of its rollouts. False drops the group and cancels its other rollouts.
+        fork: Called with a rollout after each turn after which it goes on. Returns how many forks join its group, for
+            best-of-N and trees: they begin with the same turns, which are repeated in sessions of their own and not
+            sampled again, and go on by themselves. In an environment that does not repeat its results, a fork fails.
         ahead: Most finished groups that wait for the consumer; no other group begins then. None for as many as
             `sessions` can play at the same time.
         policy_version: Returns the version of the policy; called before each call of the model.
@@ -131,6 +135,7 @@ def rollouts(
         retries=retries,
         folder=folder,
         keep=keep,
+        fork=fork,
         ahead=ahead,
         policy_version=policy_version,
         max_staleness=max_staleness,
@@ -274,7 +279,9 @@ class RolloutRun:
             self.journal = RolloutJournal(options.folder, run_id, view.environment, self._model.name)
             run_id = self.journal.run_id
         requests = asyncio.Semaphore(options.requests)
-        self._player = Player(self._pool, self._model, view, options, self.journal, run_id, requests, self.progress)
+        self._player = Player(
+            self._pool, self._model, view, options, self.journal, run_id, requests, self.progress, self._fork
+        )
         recorded = {} if self.journal is None else self.journal.groups
         self._feed = TaskFeed(self._source, recorded.values())
         self._numbers = itertools.count(len(recorded))
@@ -323,7 +330,8 @@ class RolloutRun:
             if self.journal is not None:
                 self.journal.group(recorded.begun)
         group, members = recorded.begun.group, recorded.begun.members
-        live = self._live[group] = LiveGroup(RolloutGroup(group, task, []), members, source)
+        live = LiveGroup(RolloutGroup(group, task, []), members, recorded.begun.forks, source)
+        self._live[group] = live
         for number in members:
             rollout_id = f"{group}-{number}"
             finished = recorded.finished.get(rollout_id)
@@ -337,9 +345,10 @@ class RolloutRun:
 
     async def _play(self, member: PendingRollout, slot: int) -> None:
         live = member.live
-        group = live.group
+        group, rollout_id = live.group, f"{live.group.group}-{member.number}"
+        forked_from, forked_at = live.forks.get(rollout_id, (None, 0))
         rollout = Rollout(
-            rollout_id=f"{group.group}-{member.number}",
+            rollout_id=rollout_id,
             task=group.task,
             group=group.group,
             member=member.number,
@@ -349,6 +358,8 @@ class RolloutRun:
             contract=self._player.view.contract,
             model=self._model.name,
             tools=self._player.view.tools,
+            forked_from=forked_from,
+            forked_at=forked_at,
             metadata=dict(self._options.metadata),
         )
         pause = 0.0
@@ -397,6 +408,20 @@ class RolloutRun:
         _sum_up(rollout)
         return True
 
+    def _fork(self, rollout: Rollout, count: int) -> None:
+        """Adds forks of a rollout to its group. Each repeats the turns so far in a session of its own."""
+        live, turns = self._live[rollout.group], list(rollout.turns)
+        for _ in range(count):
+            number = max(live.members) + 1
+            rollout_id = f"{rollout.group}-{number}"
+            live.members.append(number)
+            live.forks[rollout_id] = (rollout.rollout_id, len(turns))
+            if self.journal is not None:
+                self.journal.group(live.begun)
+                self.journal.turns(rollout_id, turns)
+            self._pending.appendleft(PendingRollout(live, number, turns))
+        self._changed.set()
+
     def _restart(self, rollout: Rollout, member: PendingRollout, stale: bool) -> bool:
         """Begins a rollout from scratch: its answers so far are void. False: it is dropped instead."""
         self.progress.stale += stale
@@ -405,9 +430,10 @@ class RolloutRun:
             return False
         if self.journal is not None:
             self.journal.restart(rollout.rollout_id)
+        member.live.forks.pop(rollout.rollout_id, None)
         member.restarts += 1
         rollout.attempts += 1
-        rollout.turns = []
+        rollout.turns, rollout.forked_from, rollout.forked_at = [], None, 0
         return True
 
     def _retry(self, rollout: Rollout, member: PendingRollout, error: OpenEnvError) -> bool:
@@ -519,7 +545,7 @@ class RolloutRun:
         fresh = [*range(first, first + len(numbers) * replace)]
         live.members = [number for number in live.members if number not in numbers] + fresh
         if self.journal is not None:
-            self.journal.group(GroupBegun(live.group.group, live.group.task, live.members))
+            self.journal.group(live.begun)
         self._pending.extendleft(PendingRollout(live, number) for number in fresh)
         self._changed.set()
         self._complete(live)

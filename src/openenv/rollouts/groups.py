@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import InvalidArgument
 from ..evals.sampler import SampledTask, TaskSampler
-from .journal import RecordedGroup
+from .journal import GroupBegun, RecordedGroup
 from .records import Rollout, RolloutGroup, RolloutOutcome, RolloutTask, TokenUsage, Turn
 
 TaskSource = Iterable[RolloutTask | int] | AsyncIterable[RolloutTask | int] | TaskSampler
@@ -51,8 +51,10 @@ class RolloutProgress:
     def add(self, rollout: Rollout) -> None:
         """Counts a finished rollout."""
         self.outcomes[rollout.outcome] += 1
-        self.turns += len(rollout.turns)
-        self.usage.add(rollout.usage)
+        own = rollout.turns[rollout.forked_at :]
+        self.turns += len(own)
+        for turn in own:
+            self.usage.add(turn.usage)
         if rollout.failure is not None:
             self.errors[rollout.failure.error] += 1
         if rollout.reward is not None:
@@ -84,6 +86,7 @@ class LiveGroup:
     Attributes:
         group: The group so far.
         members: Numbers of the rollouts that it needs.
+        forks: The rollout and the number of its turns with which a fork begins, by the fork's rollout id.
         source: The sampler's task; None for one of another source.
         playing: The tasks of its rollouts that are played, by number.
         over: It waits for the consumer, or was dropped.
@@ -91,9 +94,15 @@ class LiveGroup:
 
     group: RolloutGroup
     members: list[int]
+    forks: dict[str, tuple[str, int]] = field(default_factory=dict)
     source: SampledTask | None = None
     playing: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     over: bool = False
+
+    @property
+    def begun(self) -> GroupBegun:
+        """What the journal says of it."""
+        return GroupBegun(self.group.group, self.group.task, self.members, self.forks)
 
 
 @dataclass(slots=True, eq=False)

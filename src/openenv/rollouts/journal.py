@@ -7,7 +7,7 @@ unfinished rollouts have so far. Every process that works on the run begins new 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,11 +41,13 @@ class GroupBegun(msgspec.Struct, tag="group"):
     Attributes:
         group, task: Its id and task.
         members: Numbers of the rollouts that it needs.
+        forks: The rollout and the number of its turns with which a fork begins, by the fork's rollout id.
     """
 
     group: str
     task: RolloutTask
     members: list[int]
+    forks: dict[str, tuple[str, int]] = {}
 
 
 class TurnTaken(msgspec.Struct, tag="turn"):
@@ -153,6 +155,10 @@ class RolloutJournal:
         """Records a step of the environment."""
         self._append(self._journal, StepTaken(rollout_id, number, step))
 
+    def turns(self, rollout_id: str, turns: Sequence[Turn]) -> None:
+        """Records turns with their steps."""
+        self._append(self._journal, *_events_of(rollout_id, turns))
+
     def restart(self, rollout_id: str) -> None:
         """Records that a rollout begins from scratch."""
         self._append(self._journal, RolloutRestarted(rollout_id))
@@ -251,11 +257,15 @@ class RolloutJournal:
             for rollout_id, count in group.restarts.items():
                 yield from [RolloutRestarted(rollout_id)] * count
             for rollout_id, turns in group.turns.items():
-                for number, turn in enumerate(turns):
-                    yield TurnTaken(rollout_id, number, msgspec.structs.replace(turn, steps=[]))
-                    yield from (StepTaken(rollout_id, number, step) for step in turn.steps)
+                yield from _events_of(rollout_id, turns)
             if group.ended:
                 yield GroupEnded(group.begun.group)
+
+
+def _events_of(rollout_id: str, turns: Sequence[Turn]) -> Iterator[msgspec.Struct]:
+    for number, turn in enumerate(turns):
+        yield TurnTaken(rollout_id, number, msgspec.structs.replace(turn, steps=[]))
+        yield from (StepTaken(rollout_id, number, step) for step in turn.steps)
 
 
 def rollout_files(folder: str | os.PathLike[str]) -> list[Path]:

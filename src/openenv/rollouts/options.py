@@ -69,6 +69,7 @@ class RolloutOptions:
     retries: int = 2
     folder: str | os.PathLike[str] | None = None
     keep: Callable[[RolloutGroup], bool] | None = None
+    fork: Callable[[Rollout], int] | None = None
     ahead: int | None = None
     policy_version: Callable[[], int] | None = None
     max_staleness: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from ..errors import (
     EnvironmentFailed,
     ModelFailed,
     ModelUnavailable,
+    NotForkable,
     OpenEnvError,
     UsageError,
 )
@@ -54,6 +56,7 @@ class Player:
         run_id: Id of the run.
         requests: Limits the calls of the model at the same time.
         progress: Counts its answers.
+        fork: Adds a number of forks of a rollout to its group.
     """
 
     sessions: SessionPool
@@ -64,6 +67,7 @@ class Player:
     run_id: str
     requests: asyncio.Semaphore
     progress: RolloutProgress
+    fork: Callable[[Rollout, int], None]
 
     async def play(self, rollout: Rollout, slot: int, restarts: int) -> RolloutOutcome:
         """Plays a rollout to its end. Turns that it has already are repeated in the environment, not sampled again.
@@ -74,7 +78,8 @@ class Player:
             restarts: How often the rollout began from scratch.
 
         Raises:
-            Diverged: The environment does not repeat the results of the turns that the rollout has.
+            Diverged: The environment does not repeat the results of the turns that the rollout has; `NotForkable` if
+                it is a fork.
             Stale: See `max_staleness` of `rollouts`.
             OpenEnvError: The attempt failed.
         """
@@ -84,6 +89,13 @@ class Player:
         try:
             async with asyncio.timeout(self.options.budget.seconds) as limit:
                 return await conversation.outcome()
+        except Diverged:
+            if rollout.forked_from is None:
+                raise
+            raise NotForkable(
+                "the environment does not repeat its results, so a rollout cannot be forked by repeating its steps: "
+                "make it deterministic by its seed"
+            ) from None
         except TimeoutError as error:
             if limit.expired() and not isinstance(error, OpenEnvError):
                 return RolloutOutcome.OUT_OF_TIME
@@ -132,6 +144,8 @@ class _Conversation:
             check_invalid(rollout.invalid_actions, self._most_invalid, turn.steps)
             if (spent := self._spent(turn)) is not None:
                 return spent
+            if player.options.fork is not None and len(rollout.turns) > len(self._recorded):
+                player.fork(rollout, player.options.fork(rollout))
 
     def _spent(self, turn: Turn) -> RolloutOutcome | None:
         """Which part of the budget is used up."""

@@ -296,8 +296,9 @@ class RolloutGroup(msgspec.Struct, omit_defaults=True):
     Attributes:
         group: Id of the group.
         task: The task.
-        rollouts: Rollouts that have a return; a failed one was replaced, so a baseline never contains a failure.
-        failed: Rollouts that failed and were replaced, or could not be.
+        rollouts: Rollouts that have a return, so a baseline never contains a failure.
+        failed: Rollouts without a return. Those that the infrastructure failed were repeated as often as the caller
+            allows.
     """
 
     group: str
