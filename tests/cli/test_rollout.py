@@ -16,6 +16,7 @@ from openenv.bench.served import ServedTarget
 from openenv.rollouts import read_rollouts
 
 from ..model_server import ModelReply, ModelServer
+from ..project.hub.server import TOKEN, running_hub
 from .conftest import EVALS
 from .models import Command, guesser
 from .process import LIMIT_S
@@ -128,6 +129,21 @@ def test_rollouts_become_a_dataset(command: Command, guess: str, endpoint: Model
         *("rollout", "export", tmp_path / "run", "--to", "preference", "-o", tmp_path / "x.jsonl")
     )
     assert (code, "--group 8" in complaints) == (1, True)
+
+
+def test_a_dataset_is_uploaded_alone(
+    command: Command, guess: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    assert command("rollout", guess, "--model", "random", "--episodes", 2, "-o", tmp_path / "run")[0] == 0
+    with running_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        asked = ("--to", "openai", "-o", tmp_path / "chats.jsonl", "--push-to-hub", "team/chats")
+        code, output, complaints = command("rollout", "export", tmp_path / "run", *asked)
+    assert code == 0, complaints
+    assert output.splitlines()[-1] == f"uploaded to {hub.url}/datasets/team/chats"
+    assert sorted(hub.repos["team/chats"].files) == [".gitattributes", "README.md", "data/chats.jsonl"]
 
 
 def test_what_cannot_be_done_is_said_before_anything_is_started(
