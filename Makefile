@@ -126,7 +126,8 @@ replay-bundled: install ## 1,000 recorded episodes of each bundled environment, 
 plots: install .venv-trainers/.installed ## Train by PPO, RLlib and GRPO, and draw docs/images again; the terminal's picture, too
 	@.venv-trainers/bin/python examples/ppo_cartpole.py --compare --plot docs/images/ppo_cartpole.svg
 	@.venv-trainers/bin/python examples/rllib_cartpole.py --plot docs/images/rllib_cartpole.svg
-	@.venv-trainers/bin/python examples/grpo_word_game.py --plot docs/images/grpo_word_game.svg
+	@.venv-trainers/bin/python examples/grpo_rollouts.py word_game --seeds 0 1 2 --plot docs/images/grpo_word_game.svg
+	@.venv-trainers/bin/python examples/grpo_rollouts.py tool_shop --seeds 0 1 2 --plot docs/images/grpo_tool_shop.svg
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python scripts/terminal_picture.py
 
 chaos: install ## Faults put to 200 live sessions, here and under the released peer: what survives (ARGS=--no-peer: here alone)

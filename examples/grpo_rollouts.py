@@ -6,7 +6,7 @@ The example creates the model and its tokenizer, and downloads nothing. There ar
 - `tool_shop`: do what a customer wants by tool calls. The model's tokens are 12 whole calls; which of them a customer
   needs, and that `finish` ends the work, it must find out.
 
-    python examples/grpo_rollouts.py word_game --seeds 0 1 2 --plot docs/images/grpo_rollouts_word_game.svg
+    python examples/grpo_rollouts.py word_game --seeds 0 1 2 --plot docs/images/grpo_word_game.svg
 
 The example needs `pip install openenv[mcp,transformers] trl matplotlib`. The last line of its output is JSON.
 """
@@ -227,7 +227,7 @@ def plot(curves: Sequence[Sequence[float]], options: argparse.Namespace) -> None
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("environment", choices=["word_game", "tool_shop"])
-    parser.add_argument("--steps", type=int, default=60, help="number of optimizer steps (default 60)")
+    parser.add_argument("--steps", type=int, default=30, help="number of optimizer steps (default 30)")
     parser.add_argument(
         "--rollouts", type=int, default=128, help=f"rollouts a step, a multiple of {GROUP} (default 128)"
     )

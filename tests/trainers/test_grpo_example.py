@@ -1,4 +1,4 @@
-"""The example that trains a language model by GRPO on the word game: its reward rises."""
+"""The example that trains a language model by GRPO through rollouts, and the path from a class to its curve."""
 
 from __future__ import annotations
 
@@ -10,29 +10,42 @@ from pathlib import Path
 
 import pytest
 
+from openenv.rollouts import read_rollouts
+
 pytestmark = pytest.mark.real
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "grpo_word_game.py"
+ROOT = Path(__file__).parents[2]
 
 
-def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(EXAMPLE), *arguments],
+def run(*command: object) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=550,
         check=False,
-        env={**os.environ, "PYTHONWARNINGS": "ignore", "TRL_EXPERIMENTAL_SILENCE": "1", **variables},
+        env={**os.environ, "PYTHONWARNINGS": "ignore", "TRL_EXPERIMENTAL_SILENCE": "1"},
     )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
 
 
-def test_the_reward_rises_and_is_drawn(tmp_path: Path) -> None:
-    picture = tmp_path / "reward.svg"
-    outcome = run("--steps", "20", "--episodes", "128", "--plot", str(picture))
-    assert outcome.returncode == 0, outcome.stderr[-2000:]
-    result = json.loads(outcome.stdout.splitlines()[-1])
-    assert (result["steps"], result["episodes"]) == (20, 20 * 128)
-    # It begins with words of which nearly none is in the game, at 0.1 each, and learns which are.
-    assert result["first_reward"] < -0.2
-    assert result["last_reward"] > result["first_reward"] + 0.3
+@pytest.mark.parametrize(("environment", "least"), [("word_game", 0.3), ("tool_shop", 0.05)])
+def test_the_return_rises_and_is_drawn(tmp_path: Path, environment: str, least: float) -> None:
+    picture, records = tmp_path / "curve.svg", tmp_path / "runs"
+    records.mkdir()
+    example = ROOT / "examples" / "grpo_rollouts.py"
+    printed = run(example, environment, "--steps", "10", "--plot", picture, "-o", records)
+    result = json.loads(printed.splitlines()[-1])
+    assert (result["steps"], result["rollouts"]) == (10, 1280)
+    assert result["last_reward"][0] > result["first_reward"][0] + least
     assert picture.read_text(encoding="utf-8").rstrip().endswith("</svg>")
+    recorded = [rollout for folder in records.iterdir() for rollout in read_rollouts(folder)]
+    assert len(recorded) == 1280
+    assert {turn.tokens for rollout in recorded for turn in rollout.turns} == {"sampled"}
+    assert {turn.prefix_break for rollout in recorded for turn in rollout.turns} == {None}
+
+
+def test_from_a_class_to_a_rising_curve_and_its_page(tmp_path: Path) -> None:
+    run(ROOT / "scripts" / "class_to_curve.py", tmp_path / "new")
+    assert (tmp_path / "new" / "curve.svg").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,9 +107,11 @@ class Forced(torch.nn.Module):
         super().__init__()
         self.config, self.generation_config, self.device = network.config, network.generation_config, network.device
         self.network, self.ids, self.failure, self.passes = network, list(ids), failure, 0
+        self.started = threading.Event()
 
     def forward(self, **inputs: Any) -> Any:
         self.passes += 1
+        self.started.set()
         if self.failure is not None:
             raise self.failure
         output = self.network(**inputs)
@@ -216,14 +219,17 @@ def test_a_call_out_of_time_or_cancelled_is_sampled_no_further(network: Any) -> 
 
 
 def test_what_waits_when_the_model_is_closed_is_cancelled(network: Any) -> None:
-    model = TransformersModel(Forced(network, [65]), tiny_tokenizer(["<call>"]), batch_size=1)
+    forced = Forced(network, [65])
+    model = TransformersModel(forced, tiny_tokenizer(["<call>"]), batch_size=1)
 
     async def scenario() -> None:
         first, second = (asyncio.ensure_future(model.complete(request("a", max_tokens=200))) for _ in range(2))
-        await asyncio.sleep(0)
+        await asyncio.to_thread(forced.started.wait)
         await model.aclose()
         with pytest.raises(asyncio.CancelledError):
             await second
         assert len((await first).completion_ids or ()) == 200
+        with pytest.raises(UsageError, match="closed: make another"):
+            await model.complete(request("a"))
 
     asyncio.run(scenario())

@@ -91,7 +91,7 @@ class TransformersModel:
         ends = model.generation_config.eos_token_id
         self._ends = {tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
         self._waiting: deque[_Sample] = deque()
-        self._sampling = False
+        self._sampling = self._closed = False
         self._lock = threading.Lock()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="openenv-model")
 
@@ -102,15 +102,17 @@ class TransformersModel:
             ContextOverflow: The prompt leaves no room in the model's context.
             ModelTimeout: `request.timeout_s` have passed.
             ModelFailed: The model raised.
-            UsageError: A setting of `request.sampling` that this model does not have.
+            UsageError: A setting of `request.sampling` that this model does not have, or the model is closed.
         """
         started = time.monotonic()
         sample = self._sample_for(request)
         with self._lock:
+            if self._closed:
+                raise UsageError(f"{self.name} is closed: make another TransformersModel")
             self._waiting.append(sample)
-            start, self._sampling = not self._sampling, True
-        if start:
-            self._thread.submit(self._sample_all)
+            if not self._sampling:
+                self._thread.submit(self._sample_all)
+                self._sampling = True
         try:
             async with asyncio.timeout(request.timeout_s):
                 await asyncio.wrap_future(sample.done)
@@ -121,6 +123,7 @@ class TransformersModel:
     async def aclose(self) -> None:
         """Ends the thread. Requests that wait are cancelled."""
         with self._lock:
+            self._closed = True
             while self._waiting:
                 self._waiting.popleft().done.cancel()
         self._thread.shutdown(wait=False)
