@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 import queue
+import warnings
+from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
-from trl.experimental.async_grpo import AsyncGRPOConfig, AsyncGRPOTrainer
+from accelerate import PartialState
 
-from openenv.adapters.trl import RolloutWorker
 from openenv.errors import UsageError
 from openenv.rollouts import RolloutBudget, RolloutTask
 from openenv.rollouts.transformers_model import TransformersModel
 
 from .environments import counter_app, served
 from .tiny import call_token, tiny_model, tiny_tokenizer, unsaid
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # TRL warns of its experimental modules
+    from trl.experimental.async_grpo.async_grpo_trainer import (
+        DataCollatorForRollout,
+        FixedCountBatcher,
+        RolloutQueueDataset,
+    )
+
+    from openenv.adapters.trl import RolloutWorker
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]  # TRL's own warnings
 
@@ -41,72 +49,37 @@ def tasks() -> Iterator[RolloutTask]:
         seed += 1
 
 
-def policy(calls: list[str]) -> tuple[Any, Any, Any]:
-    """Tokenizer, weights, and a model that samples from a copy of them, which says only these calls."""
+def policy(calls: list[str]) -> tuple[Any, Any]:
+    """A tokenizer, and a model that says only these calls."""
     tokenizer = tiny_tokenizer(calls)
-    weights = tiny_model(tokenizer)
-    sampling = copy.deepcopy(weights)
+    sampling = tiny_model(tokenizer)
     never = torch.zeros(len(tokenizer))
     never[unsaid(tokenizer, calls)] = -1e9
     sampling.lm_head.register_forward_hook(lambda module, given, logits: logits + never)
-    return tokenizer, weights, TransformersModel(sampling, tokenizer)
+    return tokenizer, TransformersModel(sampling, tokenizer)
 
 
-class Weights:
-    """Takes the place of the transfer to vLLM: counts how often the trainer sends its weights."""
-
-    def __init__(self) -> None:
-        self.sent = 0
-
-    def init_weight_transfer(self) -> None: ...
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
-    def destroy(self) -> None: ...
-
-    def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
-        self.sent += bool([*iterator])
-
-
-def test_the_asynchronous_trainer_learns_from_rollouts(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "none")  # TRL asks for the name of a GPU
-    tokenizer, weights, model = policy(CALLS)
-    weights.save_pretrained(tmp_path / "model")
+def test_the_data_of_the_asynchronous_trainer_are_the_rollouts(address: str) -> None:
+    """All of the trainer that runs without a GPU: its attention is FlashAttention 3."""
+    tokenizer, model = policy(CALLS)
     worker = RolloutWorker(f"http://{address}", model, tasks(), group_size=4, sessions=8, tokenizer=tokenizer)
-    transfer = Weights()
-    trainer = AsyncGRPOTrainer(
-        model=str(tmp_path / "model"),
-        processing_class=tokenizer,
-        args=AsyncGRPOConfig(
-            output_dir=str(tmp_path),
-            max_steps=2,
-            per_device_train_batch_size=4,
-            gradient_accumulation_steps=1,
-            token_budget=2048,
-            vllm_server_timeout=1,
-            learning_rate=0.01,
-            report_to="none",
-            use_cpu=True,
-            bf16=False,
-            save_strategy="no",
-            logging_steps=1,
-        ),
-        train_dataset=Dataset.from_list([{"prompt": ""}]),
-        rollout_worker=worker,
-        weight_transfer=transfer,
-    )
-    trainer.train()
+    metrics: dict[str, list[Any]] = defaultdict(list)
+    PartialState(cpu=True)  # TRL's log wants it
+    queued = RolloutQueueDataset(worker.rollout_buffer, lambda: 0, worker.check_health, PATIENCE_S, metrics)
+    worker.start()
+    try:
+        rows = next(iter(FixedCountBatcher(queued, 1, 4)))
+    finally:
+        worker.stop()
 
-    assert trainer.state.global_step == 2
-    assert any(entry.get("reward", 0) > 0 for entry in trainer.state.log_history)
-    assert transfer.sent >= 2
-    learned = dict(trainer.model.named_parameters())
-    assert any(not torch.equal(learned[name], weight) for name, weight in weights.named_parameters())
+    batch = DataCollatorForRollout(pad_token_id=tokenizer.pad_token_id, metrics=metrics)([rows])
+    trained = sum(int(sample["completion_mask"].sum()) for row in rows for sample in row.samples)
+    assert trained == batch["global_n_tokens"].item() > 0
+    assert all(reward > 0 for reward in metrics["reward"])
 
 
 def test_failed_rollouts_give_no_row_and_segments_have_one_advantage(address: str) -> None:
-    tokenizer, _, model = policy([BAD, CALLS[1]])
+    tokenizer, model = policy([BAD, CALLS[1]])
     worker = RolloutWorker(
         f"http://{address}",
         model,
@@ -138,7 +111,7 @@ def test_failed_rollouts_give_no_row_and_segments_have_one_advantage(address: st
 
 
 def test_a_worker_stops_while_the_trainer_has_no_room_for_its_rows(address: str) -> None:
-    tokenizer, _, model = policy(CALLS)
+    tokenizer, model = policy(CALLS)
     worker = RolloutWorker(f"http://{address}", model, tasks(), rows=1, group_size=2, sessions=4, tokenizer=tokenizer)
     worker.start()
     worker.rollout_buffer.get(timeout=PATIENCE_S)
@@ -146,7 +119,7 @@ def test_a_worker_stops_while_the_trainer_has_no_room_for_its_rows(address: str)
 
 
 def test_the_trainer_learns_why_the_worker_ended(address: str) -> None:
-    _, _, model = policy(CALLS)
+    _, model = policy(CALLS)
     worker = RolloutWorker(f"http://{address}", model, ["no task"])  # type: ignore[list-item]
     worker.start()
     with pytest.raises(UsageError, match="tasks"):
