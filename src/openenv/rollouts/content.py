@@ -24,6 +24,8 @@ _SHORTEST = 60
 # An array with fewer rows or columns is not an image but a board.
 _SMALLEST = 8
 _DEEPEST = 6
+# Known at once to be no image: large observations consist of them.
+_NUMBERS = frozenset({int, float, bool, type(None)})
 _ADVICE = "name the fields that a model reads in `chat` of the environment"
 
 
@@ -129,7 +131,7 @@ def take_images(value: Any, images: list[Any], depth: int = 0) -> Any:
     Raises:
         StepFailed: An image cannot be read.
     """
-    if depth > _DEEPEST:
+    if depth > _DEEPEST or type(value) in _NUMBERS:
         return value
     if isinstance(value, Mapping) and not (value.get("type") == "image" and isinstance(value.get("data"), str)):
         parts = {name: take_images(each, images, depth + 1) for name, each in value.items()}

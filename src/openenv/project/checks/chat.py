@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from random import Random
@@ -45,6 +46,7 @@ async def runtime_chat(harness: ConformanceHarness) -> str:
             content_of(each.observation, view.chat)
         except StepFailed as error:
             raise CheckFailure(f"{each.call}: {error.message}.", _FIX_OBSERVATION) from None
+        await asyncio.sleep(0)  # large observations take some time: let other tasks run
     said = f"{len(seen)} observations read as {'`chat` declares' if view.chat.observation else 'text'}"
     if view.tools:
         return f"{said}; {len(view.tools)} tools: {', '.join(tool['function']['name'] for tool in view.tools)}"
