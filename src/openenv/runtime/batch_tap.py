@@ -49,7 +49,11 @@ class BatchTap:
             if starts[index]:
                 tap.reset({})
             else:
-                tap.do({name: column[index] for name, column in action.items()}, arguments)
+                fields = self._spec.actions
+                values = {
+                    field.name: field.row(action[field.name], index) for field in fields if field.name in action
+                }
+                tap.do(values, arguments)
 
     def ended(self, result: Any, error: BaseException | None) -> None:
         """Records the error of the call for each of its episodes."""

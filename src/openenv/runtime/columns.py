@@ -40,6 +40,7 @@ class BatchField(NamedTuple):
         num_envs: The number of episodes.
         as_tensor: Makes a tensor of an array, for a field that holds tensors; else None.
         parts: The parts of a field, if its column is a dict of their columns; else None.
+        is_list: Whether the parts are those of a tuple: one value of the field is a list of them.
     """
 
     name: str
@@ -49,6 +50,14 @@ class BatchField(NamedTuple):
     num_envs: int
     as_tensor: Callable[[Any], Any] | None = None
     parts: tuple[BatchField, ...] | None = None
+    is_list: bool = False
+
+    def row(self, column: Any, index: int) -> Any:
+        """The value of one episode. The column may be a list of values, as that of Gymnasium's `final_obs`."""
+        if self.parts is None or not isinstance(column, Mapping):
+            return row_of(column, index)
+        rows = {part.name: part.row(column[part.name], index) for part in self.parts}
+        return list(rows.values()) if self.is_list else rows
 
     def filled(self, indices: list[int], values: list[Any]) -> Any:
         """A column with the values of some episodes, and 0 or None for the others.
@@ -89,6 +98,14 @@ class BatchField(NamedTuple):
                 raise StepFailed(f"{what} has elements of {array.dtype}: return an array of {declared.name}")
             array = array.astype(declared.dtype)
         return array
+
+
+def row_of(column: Any, index: int) -> Any:
+    """The value of one episode in a column, which may be a dict of columns."""
+    if isinstance(column, Mapping):
+        return {name: row_of(part, index) for name, part in column.items()}
+    value = column[index]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def list_column(value: Any, num_envs: int, what: str) -> Any:
@@ -295,7 +312,9 @@ def _field_of(name: str, field: FieldInfo, num_envs: int, nested: bool) -> Batch
         parts = tuple(
             _field_of(part, FieldInfo.from_annotation(kind), num_envs, nested) for part, kind in kinds.items()
         )
-        return BatchField(name, None, _columns_type(name, parts), required, num_envs, parts=parts)
+        return BatchField(
+            name, None, _columns_type(name, parts), required, num_envs, None, parts, not is_typeddict(source)
+        )
     declared = next((fact for fact in field.metadata if isinstance(fact, Array)), None)
     if declared is not None and None not in declared.shape:
         shape = (num_envs, *declared.shape)

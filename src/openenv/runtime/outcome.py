@@ -12,7 +12,7 @@ from ..errors import StepFailed
 from ..protocol.codecs import Body, Codec, codec_of, map_header
 from ..protocol.encoding import EncodedOutcome
 from ..protocol.shared_arrays import MIN_SHARED_BYTES
-from .columns import FACTS, BatchSpec, copied_columns
+from .columns import FACTS, BatchSpec, copied_columns, row_of
 
 _BINARY = codec_of("openenv.v2.msgpack")
 _encode = _BINARY.encode
@@ -104,7 +104,11 @@ class BatchOutcome(EncodedOutcome):
 
     def episode(self, index: int) -> dict[str, Any]:
         """The observation of one episode, with `reward`, `done` and, if it is not empty, `metadata`."""
-        fields = {name: _row(column, index) for name, column in self.observations.items()}
+        fields = {
+            field.name: field.row(self.observations[field.name], index)
+            for field in self.spec.observations
+            if field.name in self.observations
+        }
         flags = {"terminated": bool(self.terminated[index]), "truncated": bool(self.truncated[index])}
         declared = [field.name for field in self.spec.observations if field.name in FACTS]
         fields |= {name: flags[name] for name in declared if name not in fields}
@@ -115,13 +119,6 @@ class BatchOutcome(EncodedOutcome):
         return fields
 
 
-def _row(column: Any, index: int) -> Any:
-    if isinstance(column, Mapping):
-        return {name: _row(part, index) for name, part in column.items()}
-    value = column[index]
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _info_row(infos: Mapping[str, Any], index: int) -> dict[str, Any]:
     """The infos of one episode. As in Gymnasium, `_name` says which episodes have the info `name`."""
     row = {}
@@ -130,7 +127,7 @@ def _info_row(infos: Mapping[str, Any], index: int) -> dict[str, Any]:
             continue
         present = infos.get(f"_{name}")
         if present is None or present[index]:
-            row[name] = _info_row(column, index) if isinstance(column, Mapping) else _row(column, index)
+            row[name] = _info_row(column, index) if isinstance(column, Mapping) else row_of(column, index)
     return row
 
 

@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -15,10 +16,12 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from openenv import SyncEnvClient
+from openenv import SyncEnvClient, create_app
 from openenv.adapters.gymnasium import RemoteVectorEnv, gymnasium_app, gymnasium_batch
 from openenv.errors import InvalidAction, InvalidArgument, OpenEnvError, ResetRequired, UsageError
+from openenv.settings import ServerSettings
 
+from ...recording.lines import lines_in
 from ...server.wires import served
 
 pytestmark = pytest.mark.real
@@ -165,6 +168,30 @@ def test_cartpole_is_the_same_as_here() -> None:
 def test_dicts_texts_and_tuples_in_each_mode_of_the_environment(mode: AutoresetMode) -> None:
     with both("openenv-tests/Drone-v0", mode=mode.value) as (ours, theirs):
         play_drones(ours, theirs, mode)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_records_have_an_action_and_an_observation_of_each_episode_as_the_schema_says(
+    mode: str, tmp_path: Path
+) -> None:
+    batch = gymnasium_batch("openenv-tests/Drone-v0", num_envs=COUNT, mode=mode)
+    app = create_app(batch, settings=ServerSettings(record=str(tmp_path)))
+    with served(app) as at:
+        ours = RemoteVectorEnv(at, autoreset_mode=mode)
+        ours.action_space.seed(1)
+        ours.reset(seed=5)
+        actions = [ours.action_space.sample() for _ in range(8)]
+        for action in actions:
+            ours.step(action)
+        ours.close()
+    app.state.openenv.recorder.close()
+    lines = lines_in(tmp_path)
+    assert [line["error"] for line in lines if line["error"]] == []
+    for line in lines:
+        assert isinstance(line["observation"]["observation"]["wind"], list)
+        assert len(line["observation"]["observation"]["wind"]) == 2
+        if line["step"]:
+            assert set(line["action"]["action"]) == {"turn", "lights"}
 
 
 def test_an_environment_without_autoreset_is_offered_with_the_next_episode_in_the_same_step() -> None:
