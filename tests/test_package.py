@@ -127,17 +127,17 @@ def test_the_version_is_that_of_the_distribution():
     "name", [name for name, path in FILES.items() if "\n__all__" in path.read_text(encoding="utf-8")]
 )
 def test_every_list_of_names_is_sorted_and_true(name):
-    for package in ("envpool", "gymnasium", "pettingzoo", "pufferlib", "stable_baselines3"):
-        if name.startswith(f"openenv.adapters.{package}"):
-            pytest.importorskip(package)
     if name.endswith(".gradio_theme"):
         pytest.importorskip("gradio")
     names = listed(tree_of(name))
     assert names is not None
     assert len(set(names)) == len(names)
     assert names == sorted(names, key=lambda entry: (not entry.isupper(), not entry[0].isupper(), entry))
-    module = importlib.import_module(name)
-    assert [entry for entry in names if not hasattr(module, entry)] == []
+    try:
+        module = importlib.import_module(name)
+        assert [entry for entry in names if not hasattr(module, entry)] == []
+    except errors.MissingExtra as missing:
+        pytest.skip(missing.message)
 
 
 def test_every_module_says_what_it_is_for():
