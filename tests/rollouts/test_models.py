@@ -14,8 +14,8 @@ from openenv.errors import ContextOverflow, InvalidArgument, ModelFailed, ModelT
 from openenv.llm.messages import parse_hermes
 from openenv.rollouts import rollouts, segments
 from openenv.rollouts.endpoint_model import EndpointModel, ModelPrice
-from openenv.rollouts.function_model import FunctionModel
 from openenv.rollouts.model import Completion, ModelRequest, Sampling
+from openenv.rollouts.offline_models import FunctionModel
 from openenv.rollouts.openai_model import OpenAIModel
 from openenv.rollouts.records import TokenUsage
 from openenv.rollouts.vendor_models import AnthropicModel, ResponsesModel, create_model

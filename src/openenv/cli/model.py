@@ -119,7 +119,7 @@ def model_of(name: str, base_urls: Sequence[str], provider: str, price: str | No
     Raises:
         UsageError: There is no key for the provider's own endpoint, or the price is not two numbers.
     """
-    from ..rollouts.random_model import RandomModel
+    from ..rollouts.offline_models import RandomModel
 
     if name == RANDOM:
         return RandomModel()

@@ -98,7 +98,7 @@ def episode_of(rollout: Rollout) -> EpisodeResult:
 
 
 def _blame(rollout: Rollout) -> Blame:
-    """Who must act. A model that refuses, or whose answers are no actions, fails as a policy does."""
+    """Who must act. A model that refuses, or gives no valid actions, fails as a policy does."""
     failure = rollout.failure
     if failure is None or failure.error in {"ModelUnavailable", "ModelTimeout"}:
         return "infrastructure"

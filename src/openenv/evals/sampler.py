@@ -173,7 +173,7 @@ class TaskSampler:
         repeats: How often a task comes per epoch, in a row: the group of GRPO. All repeats are in one shard.
         shard: Number of this process's shard, from 0.
         shards: Number of shards.
-        by_signal: Whether tasks with more signal per cost come more often, as `update` has told; see `update`. An
+        by_signal: Whether tasks with more signal per cost come more often, by the results that `update` gets. An
             epoch is then as many groups as there are tasks, and a task has the same shard in all of them.
         journal: The file of this shard; None to keep no journal.
         sync: Whether each event is synced to the disk (milliseconds each).
@@ -252,7 +252,7 @@ class TaskSampler:
             return None if key is None else self._taken(key)
 
     def update(self, rewards: Mapping[int, Sequence[float]], costs: Mapping[int, float] | None = None) -> None:
-        """Tells how groups ended, with `by_signal`: tasks whose groups vary more for their cost come more often.
+        """Takes the results of groups, with `by_signal`: tasks whose groups vary more for their cost come more often.
 
         A task is chosen by a draw from the estimate of its signal, so that all tasks come now and then. Estimates
         fade as the policy learns. The journal has them, too.

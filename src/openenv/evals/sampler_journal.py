@@ -32,7 +32,7 @@ class SamplingPlan:
         shuffle: Whether each epoch has a new random order; otherwise tasks come by index.
         repeats: How often each task comes in an epoch, in a row.
         shard, shards: Number of this shard, from 0, and number of shards.
-        by_signal: Whether tasks come by what their groups told.
+        by_signal: Whether tasks come by the results of their groups.
     """
 
     split: str
@@ -80,7 +80,7 @@ class SamplingPlan:
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """What a group told about its task.
+    """The results of a group, for its task.
 
     Attributes:
         index: Index of the task in its split.
@@ -190,7 +190,7 @@ class TaskJournal:
         self._append(f'{{"event": "{event}", "epoch": {epoch}, "index": {index}, "repeat": {repeat}}}\n')
 
     def write_result(self, result: GroupResult) -> None:
-        """Appends what a group told about its task. Raises as `write`."""
+        """Appends the results of a group. Raises as `write`."""
         self._append(json.dumps({"event": RESULT, **asdict(result)}) + "\n")
 
     def close(self) -> None:

@@ -11,13 +11,12 @@ if TYPE_CHECKING:
     from .endpoint_model import ModelPrice
     from .engine import RolloutRun, rollouts
     from .export import DatasetKind, export_rollouts
-    from .function_model import FunctionModel
     from .groups import RolloutProgress, TaskSource, drop_equal
     from .journal import RolloutJournal, read_rollouts, rollout_files
     from .model import Completion, Model, ModelRequest, Sampling
+    from .offline_models import FunctionModel, RandomModel
     from .openai_model import OpenAIModel
     from .options import RolloutBudget
-    from .random_model import RandomModel
     from .records import (
         ChatMessage,
         PrefixBreak,
@@ -41,13 +40,12 @@ _NAMES = {
         "ChatView",
     ),
     "endpoint_model": ("ModelPrice",),
-    "function_model": ("FunctionModel",),
     "openai_model": ("OpenAIModel",),
     "transformers_model": ("TransformersModel",),
     "vendor_models": ("AnthropicModel", "ResponsesModel", "create_model"),
     "engine": ("RolloutRun", "rollouts"),
     "export": ("DatasetKind", "export_rollouts"),
-    "random_model": ("RandomModel",),
+    "offline_models": ("FunctionModel", "RandomModel"),
     "groups": ("RolloutProgress", "TaskSource", "drop_equal"),
     "journal": ("RolloutJournal", "read_rollouts", "rollout_files"),
     "model": ("Completion", "Model", "ModelRequest", "Sampling"),

@@ -55,7 +55,7 @@ class FunctionTool:
 
 
 def mcp_function_tools(listed: Iterable[Schema]) -> list[FunctionTool]:
-    """Function tools for the tools of an MCP environment; without those whose names are reserved.
+    """Function tools for the tools of an MCP environment; without those with reserved names.
 
     Args:
         listed: Each with `name`, `description` and `input_schema` (or `inputSchema`).
@@ -93,7 +93,7 @@ def action_function_tools(schema: Schema) -> list[FunctionTool]:
 
 
 def unique(tools: Iterable[FunctionTool]) -> dict[str, FunctionTool]:
-    """Tools by name, in order; one whose name is taken gets a number at its end."""
+    """Tools by name, in order; a name that is taken gets a number at its end."""
     found: dict[str, FunctionTool] = {}
     for tool in tools:
         name, number = tool.name, 2

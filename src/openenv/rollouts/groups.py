@@ -81,7 +81,7 @@ def drop_equal(least: int) -> Callable[[RolloutGroup], bool]:
 
 @dataclass(slots=True, eq=False)
 class LiveGroup:
-    """A group whose rollouts are being played, or that the consumer has not taken.
+    """A group with rollouts that are being played, or that the consumer has not taken.
 
     Attributes:
         group: The group so far.

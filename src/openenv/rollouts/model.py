@@ -35,7 +35,7 @@ class ModelRequest:
         messages: The conversation.
         tools: Function tools in the form of OpenAI's chat completions.
         sampling: How to sample.
-        prompt_ids: The prompt as token ids, for a model whose `takes_ids` is true; None: it tokenizes `messages`.
+        prompt_ids: The prompt as token ids, for a model with `takes_ids`; None: it tokenizes `messages`.
         key: Idempotency key: the same for each repeat of this call, and for no other.
         timeout_s: Seconds for this call, retries included; None for no limit.
         session: The same for each call of a rollout, so that an endpoint can find its cached prefix.

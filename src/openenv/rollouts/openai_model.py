@@ -30,8 +30,8 @@ class OpenAIModel(EndpointModel):
         token_ids: Whether to ask for token ids. None: ask, and go on without them if the endpoint refuses to.
             True: its refusal is an error.
         ids: How the model continues a prompt of token ids; None: it does not. `completions`: by `/v1/completions`
-            (vLLM, llama.cpp), whose text `parser` reads. `input_ids`: by the field of that name in chat completions
-            (SGLang), whose own parser reads the text.
+            (vLLM, llama.cpp); `parser` reads their text. `input_ids`: by the field of that name in chat completions
+            (SGLang), and its own parser reads the text.
         parser: Reads the text of a completion, for `ids="completions"`.
         settings: Those of `EndpointModel`.
 

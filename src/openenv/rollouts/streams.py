@@ -11,7 +11,7 @@ Event = dict[str, Any]
 
 
 def events_of(content: bytes) -> list[Event]:
-    """The JSON objects of server-sent events; whatever is no JSON object (comments, `[DONE]`) is left out."""
+    """The JSON objects of server-sent events; lines that are no JSON object (comments, `[DONE]`) are left out."""
     texts = (line[5:] for line in content.splitlines() if line.startswith(b"data:"))
     return [event for event in map(as_json, texts) if isinstance(event, dict)]
 

@@ -232,7 +232,7 @@ def _without_reasoning(message: ChatMessage) -> ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSegment:
-    """Turns of a rollout whose token ids are one sequence: what a model with a causal mask can learn in one pass.
+    """Turns of a rollout with token ids in one sequence: what a model with a causal mask can learn in one pass.
 
     Attributes:
         prompt_ids: The prompt of the first turn.
