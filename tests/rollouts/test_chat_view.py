@@ -203,6 +203,7 @@ def test_an_action_of_one_field_is_the_text_in_the_tag() -> None:
 
 LARGE = '{"row": 1' + "0" * 25 + "}"
 DEEP = "[" * 100_000
+NESTED = "[" * 500 + "]" * 500
 TEXTS: list[tuple[Any, Any, str]] = [
     (JsonAnswer(), "", "end your answer with one complete JSON object"),
     (JsonAnswer(), None, "end your answer with one complete JSON object"),
@@ -237,6 +238,7 @@ CALLS: list[tuple[Any, str]] = [
     (called("mark", "[1]"), "the arguments must be a JSON object, not [1]"),
     (called("mark", "7"), "the arguments must be a JSON object, not 7"),
     (called("mark", LARGE), "the action cannot be sent"),
+    (called("mark", f'{{"row": {NESTED}}}'), "the action cannot be sent: it is nested more than"),
     (called("mark", '{"note": "\\ud800"}'), "the action cannot be sent"),
     (called("jump", "{}"), "there is no tool 'jump': there are mark"),
     (called("reset", "{}"), "there is no tool 'reset'"),

@@ -214,8 +214,13 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
         rollouts(Sums, adding(), [1], **options)
 
 
+NESTED = json.loads("[" * 600 + "]" * 600)
+
+
 @pytest.mark.parametrize(
-    "mistake", ["Let me think.", {"bi": 2}, {"by": "many"}, {"by": 2, "as": 1}], ids=["text", "name", "type", "extra"]
+    "mistake",
+    ["Let me think.", {"bi": 2}, {"by": "many"}, {"by": 2, "as": 1}, {"by": NESTED}],
+    ids=["text", "name", "type", "extra", "nested"],
 )
 async def test_a_mistake_is_answered_in_the_conversation_and_counted(mistake: Any) -> None:
     rollout = await one(ScriptedModel(lambda messages: mistake if len(messages) == 4 else {"by": 2}))

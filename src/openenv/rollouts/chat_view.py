@@ -28,6 +28,8 @@ from .server_facts import server_facts
 
 __all__ = ["ChatCall", "ChatView"]
 
+# A deeper action meets the recursion limit where it is sent.
+_DEEPEST = 100
 # Most characters of a reason that a model reads.
 _LONGEST_REASON = 2000
 _BEGIN = "Begin."
@@ -292,12 +294,19 @@ def _json(text: str) -> Any:
 
 
 def _encodable(call: ChatCall) -> ChatCall:
-    """The call, if a client can send its action: no number is too large, and no text is broken."""
+    """The call, if a client can send its action: no number is too large, no text is broken, and it is not too deep."""
     try:
         msgspec.msgpack.encode(call.action)
+        if _is_deeper(call.action, _DEEPEST):
+            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         return ChatCall(None, call.call_id, call.tool, f"the action cannot be sent: {error}")
     return call
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_is_deeper(part, levels - 1) for part in parts)
 
 
 def _types_of(schema: Mapping[str, Any]) -> list[str]:
