@@ -294,7 +294,7 @@ def _json(text: str) -> Any:
 
 
 def _encodable(call: ChatCall) -> ChatCall:
-    """The call, if a client can send its action: no number is too large, no text is broken, and it is not too deep."""
+    """The call, if a client can send its action: no number is too large, no text is broken, and it is not deep."""
     try:
         msgspec.msgpack.encode(call.action)
         if _is_deeper(call.action, _DEEPEST):
