@@ -347,6 +347,31 @@ async def test_logprobs_that_do_not_fit_the_ids_are_an_error(server):
         await complete(made(OpenAIModel, "echo", server))
 
 
+WRONG_TYPES: list[dict[str, Any]] = [
+    {"logprobs": {"content": [{"logprob": -0.5}, {"logprob": None}]}},
+    {"response_token_ids": [7, "8"]},
+    {"prompt_token_ids": [None, 2]},
+    {"finish_reason": {"type": "stop"}},
+]
+
+
+@pytest.mark.parametrize("part", WRONG_TYPES, ids=lambda part: next(iter(part)))
+async def test_facts_of_a_wrong_type_are_an_error(server, part):
+    """In a record, they would make the file unreadable."""
+    server.canned.append({"choices": [{**SGLANG["choices"][0], **part}]})
+    with pytest.raises(ModelFailed, match="no chat completion"):
+        await complete(made(OpenAIModel, "echo", server))
+
+
+@each_model
+async def test_counts_of_a_wrong_type_are_an_error(server, cls):
+    counts = {"prompt_tokens": "9", "input_tokens": "9"}
+    message = {"role": "assistant", "content": "yes"}
+    server.canned.append({"choices": [{"message": message}], "output": [], "content": [], "usage": counts})
+    with pytest.raises(ModelFailed, match=r"no (chat completion|response|message): .*speak the API"):
+        await complete(made(cls, "echo", server))
+
+
 TWO_CALLS = [("f", "{}"), ("g", "{}")]
 
 

@@ -121,9 +121,10 @@ class EndpointModel(ABC):
         )
         try:
             completion = self._completion(answer, request)
+            completion.model = answer.get("model") or self.name
+            _check_types(completion)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
             raise unreadable(self._answer_name, answer, self.name, address) from error
-        completion.model = answer.get("model") or self.name
         if self._price is not None:
             completion.usage.cost = self._price.cost_of(completion.usage)
         completion.seconds = time.perf_counter() - started
@@ -177,6 +178,17 @@ class EndpointModel(ABC):
         if answer is None:
             raise ModelUnavailable(f"{self.name} at {address.name} ended its stream before the end of its answer")
         return answer, address
+
+
+_Facts = tuple[str | None, str, tuple[int, ...], list[int] | None, list[int] | None, list[float] | None]
+
+
+def _check_types(completion: Completion) -> None:
+    """Raises ValueError if a fact has another type than in a record, whose file would be unreadable."""
+    usage = completion.usage
+    counts = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens)
+    ids = (completion.prompt_ids, completion.completion_ids)
+    msgspec.convert((completion.finish_reason, completion.model, counts, *ids, completion.logprobs), _Facts)
 
 
 def _status_of(event: Mapping[str, Any]) -> int:
