@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import pickle
 from collections.abc import Iterator
@@ -372,7 +373,8 @@ async def test_counts_of_a_wrong_type_are_an_error(server, cls):
         await complete(made(cls, "echo", server))
 
 
-TWO_CALLS = [("f", "{}"), ("g", "{}")]
+SPACES = "\n" * 50_000
+BROKEN_NAME = '<tool_call>{"name": "\\ud800"}</tool_call>'
 
 
 @pytest.mark.parametrize(
@@ -390,7 +392,12 @@ TWO_CALLS = [("f", "{}"), ("g", "{}")]
         ),
         ("<tool_call>\n{broken\n</tool_call>", "<tool_call>\n{broken\n</tool_call>", None, []),
         ('<tool_call>{"name": "f"', '<tool_call>{"name": "f"', None, []),
+        (f"<tool_call>{SPACES}", f"<tool_call>{SPACES}", None, []),
+        (f"{SPACES}a{SPACES}b", f"{SPACES}a{SPACES}b", None, []),
+        ("<tool_call>" * 10_000, "<tool_call>" * 10_000, None, []),
+        (BROKEN_NAME, BROKEN_NAME, None, []),
     ],
+    ids=itertools.count(),
 )
 def test_the_text_of_a_completion_becomes_a_message(text, content, reasoning, calls):
     message = parse_hermes(text)

@@ -7,9 +7,10 @@ under a key of its own, since that API wants it back: `thinking_blocks` (Anthrop
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+from .sender import as_json
 
 
 def function_of(tool: Any) -> dict[str, Any]:
@@ -70,8 +71,8 @@ def assistant_message(content: str, calls: Sequence[Mapping[str, Any]], **more: 
 TextParser = Callable[[str], dict[str, Any]]
 """From the text that a model sampled to its assistant message."""
 
-_THOUGHTS = re.compile(r"\A\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
-_CALL = re.compile(r"\s*<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+_THOUGHT, _THOUGHT_END = "<think>", "</think>"
+_CALL, _CALL_END = "<tool_call>", "</tool_call>"
 
 
 def parse_hermes(text: str) -> dict[str, Any]:
@@ -79,23 +80,25 @@ def parse_hermes(text: str) -> dict[str, Any]:
 
     A call that is no such JSON stays in the text, where the environment's answer can name it.
     """
-    thoughts = _THOUGHTS.match(text)
+    thoughts, end, rest = text.partition(_THOUGHT_END)
+    text = rest.lstrip() if end else text
     calls: list[dict[str, str]] = []
-
-    def take(found: re.Match[str]) -> str:
-        try:
-            call = json.loads(found[1])
-        except (ValueError, RecursionError):
-            call = None
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-            return found[0]
-        arguments = call.get("arguments", {})
-        shown = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        calls.append({"id": f"call_{len(calls)}", "name": call["name"], "arguments": shown})
-        return ""
-
-    content = _CALL.sub(take, text[thoughts.end() :] if thoughts else text)
-    return assistant_message(content, calls, reasoning_content=thoughts[1].strip() if thoughts else "")
+    content, position = "", 0
+    # No regular expression: a model may write spaces, or begin calls, without end.
+    while (stop := text.find(_CALL_END, position)) >= 0:
+        start = text.find(_CALL, position, stop)
+        call = as_json(text[start + len(_CALL) : stop]) if start >= 0 else None
+        stop += len(_CALL_END)
+        if isinstance(call, dict) and isinstance(call.get("name"), str):
+            arguments = call.get("arguments", {})
+            shown = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            calls.append({"id": f"call_{len(calls)}", "name": call["name"], "arguments": shown})
+            content += text[position:start].rstrip()
+        else:
+            content += text[position:stop]
+        position = stop
+    reasoning = thoughts.strip().removeprefix(_THOUGHT).strip() if end else ""
+    return assistant_message(content + text[position:], calls, reasoning_content=reasoning)
 
 
 # Anthropic's messages
