@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,21 @@ def test_damage_in_the_middle_is_named_and_left(tmp_path: Path) -> None:
     with pytest.raises(UnreadableRecord, match=r"results\.jsonl:2"):
         ResultsFile(tmp_path)
     assert (tmp_path / RESULTS_FILENAME).read_text() == text
+
+
+def test_a_full_disk_leaves_no_part_of_an_episode(tmp_path: Path) -> None:
+    whole = json.dumps(RELEASED).encode() + b"\n"
+    (tmp_path / RESULTS_FILENAME).write_bytes(whole + whole[:20])
+    large = EpisodeRecord("ep-000001", [{"role": "user", "content": "x" * 100_000}], 1.0, True)
+    with ResultsFile(tmp_path) as results:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        try:
+            with pytest.raises(OSError, match="too large"):
+                results.append(large)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / RESULTS_FILENAME).read_bytes() == whole
 
 
 def test_one_writer_at_a_time(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ class ResultsFile:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / RESULTS_FILENAME
         self.ids: set[str] = set()
-        self._file = self.path.open("ab")
+        self._file = self.path.open("ab", buffering=0)
         try:
             if not lock_file(self._file.fileno()):
                 raise JournalInUse(
@@ -157,10 +157,11 @@ class ResultsFile:
         Raises:
             OSError: It cannot be written; no part of it is left.
         """
-        end = self._file.tell()
+        end = os.fstat(self._file.fileno()).st_size
+        rest = memoryview(msgspec.json.encode(record) + b"\n")
         try:
-            self._file.write(msgspec.json.encode(record) + b"\n")
-            self._file.flush()
+            while rest:
+                rest = rest[self._file.write(rest) :]
             os.fsync(self._file.fileno())
         except OSError:
             os.ftruncate(self._file.fileno(), end)
