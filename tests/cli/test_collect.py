@@ -74,6 +74,23 @@ def test_episodes_of_the_released_package_are_kept(
     assert len(list(read_rollouts(tmp_path / "rollouts"))) == 2
 
 
+def test_a_folder_of_other_episodes_is_refused_and_keeps_its_facts(
+    command: Command, guess: str, endpoint: ModelServer, tmp_path: Path
+) -> None:
+    asked = collected(endpoint, guess, tmp_path)
+    assert command(*asked, "-n", 1)[0] == 0
+    facts = (tmp_path / "metadata.json").read_bytes()
+    for other, words in {
+        ("collect", "other", *asked[2:]): "has episodes with env 'guessing', not 'other'",
+        (*asked, "--model", "tool"): "has episodes with model 'guesser', not 'tool'",
+    }.items():
+        code, output, complaints = command(*other, "-n", 1)
+        assert (code, output) == (1, "")
+        assert words in complaints
+        assert "--no-resume" in complaints
+    assert (tmp_path / "metadata.json").read_bytes() == facts
+
+
 def test_no_resume_sets_the_earlier_episodes_aside(
     command: Command, guess: str, endpoint: ModelServer, tmp_path: Path
 ) -> None:

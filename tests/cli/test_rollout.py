@@ -65,6 +65,9 @@ def test_a_folder_of_another_run_is_refused(
         assert (code, output) == (1, "")
         assert words in complaints
         assert "another folder (-o)" in complaints
+    (tmp_path / "run" / "run.json").write_text("[]")
+    code, _, complaints = command(*asked, "--model", "guesser")
+    assert (code, "run.json is not readable" in complaints) == (1, True)
 
 
 def test_without_a_terminal_the_summary_is_plain_lines(

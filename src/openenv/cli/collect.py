@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from ..errors import InvalidArgument, UsageError
+from ..errors import InvalidArgument, JournalMismatch, UsageError
 from .model import RANDOM, RateNote, begin_run, consume, evaluated_server, model_of, run_watched
 from .terminal import COUNT, FOLDER, ProgressBar, complete_target, ended_in_order, message_on_interrupt, plural
 
@@ -98,7 +98,9 @@ def collect(env: str, base_url: str | None, output_dir: Path, **given: Any) -> N
             moved = [collected.set_aside(output_dir, name) for name in (collected.RESULTS_FILENAME, RUN_FOLDER)]
             for path in filter(None, moved):
                 click.echo(f"kept the earlier episodes as {path}", err=True)
-        results = stack.enter_context(collected.ResultsFile(output_dir))
+        results, facts = stack.enter_context(collected.ResultsFile(output_dir)), _metadata(env, base_url, given)
+        if results.ids:
+            _check_metadata(output_dir, facts)
         losses = given["keep_losses"]
         collection = collected.Collection(results, ids, lambda each: losses or (each.reward or 0.0) >= 0)
         played = set()
@@ -110,7 +112,7 @@ def collect(env: str, base_url: str | None, output_dir: Path, **given: Any) -> N
             for seed, episode_id in ids.items()
             if episode_id not in results.ids and seed not in played
         ]
-        collected.write_metadata(output_dir, _metadata(env, base_url, given))
+        collected.write_metadata(output_dir, facts)
         if tasks:
             served, here = evaluated_server(stack, base_url or env, 1, CONCURRENCY, None)
             _play(served, here, model, tasks, output_dir / RUN_FOLDER, collection, given)
@@ -155,6 +157,18 @@ def _metadata(env: str, base_url: str | None, given: Mapping[str, Any]) -> dict[
     names = ("provider", "model", "llm_endpoint", "llm_port", "temperature", "keep_losses")
     facts = {"env": env, "env_base_url": base_url, **{name: given[name] for name in names}}
     return {**facts, "num_episodes_requested": given["num_episodes"]}
+
+
+def _check_metadata(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Raises `JournalMismatch` if the episodes of a folder are of another environment or model."""
+    from ..rollouts.collected import read_metadata
+
+    for name, known in read_metadata(folder).items():
+        if name in ("env", "provider", "model") and known != facts[name]:
+            raise JournalMismatch(
+                f"{folder} has episodes with {name} {known!r}, not {facts[name]!r}: choose another folder (-o), or "
+                "set them aside (--no-resume)"
+            )
 
 
 def _play(

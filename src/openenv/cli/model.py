@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import msgspec
 
 from ..errors import (
     InvalidArgument,
@@ -321,7 +322,7 @@ def check_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        known = json.loads(path.read_bytes())
+        known = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except ValueError:
         raise JournalMismatch(f"{path} is not readable: restore it, or choose another folder") from None
     for name, value in json.loads(json.dumps(facts)).items():
