@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_jsonable_python
+
 from ..client import GenericEnvClient
 from ..errors import InvalidAction, InvalidArgument, MessageTooLarge, ModelFailed, ResetRequired, StepFailed
 from ..evals.runner import success_of
@@ -52,7 +54,11 @@ async def take_step(call: ChatCall, step: Step, before: Result | None) -> tuple[
         return record, before
     except ResetRequired as error:
         raise StepFailed(f"the environment required a reset in the middle of the episode: {error.message}") from error
-    record.observation, record.done, record.truncated = result.observation, result.done, result.truncated
+    # As it is read from a file: arrays as lists, so that records can be written and compared.
+    record.observation = to_jsonable_python(
+        result.observation, fallback=lambda value: value.tolist(), inf_nan_mode="null", bytes_mode="base64"
+    )
+    record.done, record.truncated = result.done, result.truncated
     record.success = success_of(result.observation, result.metadata or {})
     if result.reward is not None:
         record.reward = float(result.reward)
@@ -68,11 +74,11 @@ async def take_step(call: ChatCall, step: Step, before: Result | None) -> tuple[
     return record, result
 
 
-def reply_to(view: ChatView, call: ChatCall, record: StepRecord) -> ChatMessage:
-    """What the model reads of a step, or of a mistake in place of one."""
-    if record.error is not None:
+def reply_to(view: ChatView, call: ChatCall, record: StepRecord, result: Result | None) -> ChatMessage:
+    """What the model reads of a step with its result, or of a mistake in place of one."""
+    if record.error is not None or result is None:
         return view.invalid(dataclasses.replace(call, error=record.error))
-    return view.result(call, record.observation, record.done)
+    return view.result(call, result.observation, record.done)
 
 
 def check_invalid(count: int, limit: int | None, turn_steps: list[StepRecord]) -> None:
@@ -153,7 +159,7 @@ class ChatEpisode:
             turn.steps.append(step)
             if result is None or not result.done:
                 self._invalid += step.error is not None
-                self.messages.append(reply_to(self.view, call, step))
+                self.messages.append(reply_to(self.view, call, step, result))
         if result is not None:
             self.done, self.truncated = result.done, result.truncated
         if not self.done:

@@ -251,7 +251,7 @@ class _Conversation:
             if result is not None and result.done:
                 continue
             rollout.invalid_actions += step.error is not None
-            self._messages.append(reply_to(player.view, call, step))
+            self._messages.append(reply_to(player.view, call, step, result))
         turn.environment_s = time.perf_counter() - began
         return result
 
