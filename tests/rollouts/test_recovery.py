@@ -236,6 +236,27 @@ async def test_a_full_disk_is_an_error_that_names_the_folder_and_nothing_is_lost
     assert not finished & {key.split("/")[1] for key in model.keys}
 
 
+async def test_a_run_that_is_cut_off_as_it_goes_on_can_go_on(
+    tmp_path: Path, small_disk: Callable[[int], None]
+) -> None:
+    first = blocking(8)
+    await interrupted(rollouts(Sums, first, range(6), folder=tmp_path, sessions=6), first, 8)
+    before = journal_of(tmp_path)
+    content = before.read_bytes()
+    small_disk(len(content) // 2)
+    with pytest.raises(JournalFailed, match="make room"):
+        await rollouts(Sums, adding(), range(6), folder=tmp_path).batch(1)
+    small_disk(10_000_000)
+    second = blocking(2)
+    await interrupted(rollouts(Sums, second, range(6), folder=tmp_path, sessions=1), second, 2)
+    before.write_bytes(content)  # the process was killed before it removed the file
+    third = adding()
+    groups = [group async for group in rollouts(Sums, third, range(6), folder=tmp_path)]
+    assert [group.rewards for group in groups] == [[6.0]] * 6
+    assert len({*first.answered, *second.answered, *third.answered}) == 6 * 3
+    assert len(first.answered + second.answered + third.answered) == 6 * 3
+
+
 TRAINER = """
 import asyncio, sys
 from openenv.rollouts import rollouts

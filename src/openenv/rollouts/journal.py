@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ _ROLLOUTS, _JOURNAL = "rollouts-", "journal-"
 
 
 class RunBegun(msgspec.Struct, frozen=True, tag="run"):
-    """The first line of a journal.
+    """The line of a journal behind what the journals before it had. A journal without it was cut off, and is void.
 
     Attributes:
         run_id: Unique id of the run, the same in each process that works on it.
@@ -135,11 +136,13 @@ class RolloutJournal:
                 self._read(path, environment, model)
             for rollout in read_rollouts(self.folder):
                 self._take_finished(rollout)
-            self._rollouts = Journal(self.folder / f"{_ROLLOUTS}{stem}{JSONL}")
-            self._journal = Journal(self.folder / f"{_JOURNAL}{stem}{JSONL}")
-            self._append(self._journal, RunBegun(self.run_id, environment, model), *self._unfinished())
-            for path in old:
-                path.unlink()
+            with ExitStack() as files:
+                self._rollouts = files.enter_context(closing(Journal(self.folder / f"{_ROLLOUTS}{stem}{JSONL}")))
+                self._journal = files.enter_context(closing(Journal(self.folder / f"{_JOURNAL}{stem}{JSONL}")))
+                self._append(self._journal, *self._unfinished(), RunBegun(self.run_id, environment, model))
+                for path in old:
+                    path.unlink()
+                self._files = files.pop_all()
         except OSError as error:
             raise self._failed(error) from error
 
@@ -174,8 +177,7 @@ class RolloutJournal:
     def close(self) -> None:
         """Closes the files, with what they have on the disk."""
         try:
-            self._rollouts.close()
-            self._journal.close()
+            self._files.close()
         except OSError as error:
             raise self._failed(error) from error
 
@@ -194,11 +196,16 @@ class RolloutJournal:
     # After an interruption.
 
     def _read(self, path: Path, environment: str, model: str) -> None:
+        before, self.groups = self.groups, {}
+        is_whole = False
+
         def read(file: int) -> None:
+            nonlocal is_whole
             with open(file, "rb", closefd=False) as lines:
                 for number, event in _lines(path, lines, _decode_event):
                     if isinstance(event, RunBegun):
                         self._check(event, environment, model)
+                        is_whole = True
                     elif not self._take(event):
                         raise UnreadableRecord(
                             f"{path}, line {number}: it does not follow from the lines before; restore the file, or "
@@ -209,6 +216,8 @@ class RolloutJournal:
             raise JournalInUse(
                 f"another process works on the run in {self.folder}: end that one, or choose another folder"
             )
+        if not is_whole:
+            self.groups = before
 
     def _check(self, run: RunBegun, environment: str, model: str) -> None:
         if (run.environment, run.model) != (environment, model):
