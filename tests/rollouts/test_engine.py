@@ -9,10 +9,13 @@ import json
 import math
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from openenv.arrays import Array
 from openenv.errors import (
     ConnectionFailed,
     ContextOverflow,
@@ -31,9 +34,11 @@ from openenv.rollouts import (
     RolloutTask,
     Sampling,
     drop_equal,
+    read_rollouts,
     rollouts,
 )
 from openenv.server import create_app
+from openenv.types import Observation
 
 from ..asynchronous import until
 from ..server.wires import FastPath, served
@@ -117,6 +122,33 @@ async def test_a_bundled_environment_is_played_to_its_end(
     assert all(rollout.turns[0].steps[0].observation for rollout in group.rollouts)
 
 
+class Position(Observation):
+    """Where it is; unknown at first."""
+
+    at: Annotated[NDArray[np.float32], Array("float32", (2,))]
+
+
+class Walk(Sums):
+    """The observation is an array."""
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        super().reset(*args, **kwargs)
+        return Position(at=np.full(2, np.nan, np.float32))
+
+    def step(self, action: Add, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        total = super().step(action, timeout_s, **kwargs)
+        return Position(at=np.array([total.total, np.nan], np.float32), reward=total.reward, done=total.done)
+
+
+async def test_arrays_of_an_observation_are_recorded_and_repeated(tmp_path: Path) -> None:
+    app = create_app(Walk, Add, Position, max_concurrent_envs=9)
+    forks: dict[str, Any] = {"fork": lambda rollout: int(len(rollout.turns) == 1 and rollout.forked_from is None)}
+    (group,) = await played(adding(), [1], app, folder=tmp_path, **forks)
+    assert group.rewards == [6.0, 6.0]
+    for rollout in read_rollouts(tmp_path):
+        assert [turn.steps[0].observation["at"] for turn in rollout.turns] == [[n, None] for n in (3.0, 5.0, 7.0)]
+
+
 async def test_sessions_and_requests_are_limited_apart() -> None:
     model = adding()
     groups = await played(model, range(20), group_size=2, sessions=6, requests=3)
@@ -162,6 +194,37 @@ async def test_the_first_finished_come_first_and_stragglers_later() -> None:
         slow.set()
         assert {group.task.seed for group in await run.batch(3)} == {4, 0}
         assert await run.batch(3) == []
+
+
+async def test_a_batch_that_is_cancelled_leaves_its_groups_to_the_next_one() -> None:
+    slow = asyncio.Event()
+
+    async def answer(messages: Any) -> dict[str, int]:
+        if '"total":0}' in messages[1]["content"]:
+            await slow.wait()
+        return {"by": 1}
+
+    async with rollouts(Sums, ScriptedModel(answer), range(5)) as run:
+        taking = asyncio.create_task(run.batch(5))
+        await until(lambda: run.progress.groups == 4)
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        slow.set()
+        assert [group.task.seed for group in await run.batch(5)] == [1, 2, 3, 4, 0]
+
+
+async def test_forks_are_played_while_the_next_task_is_awaited() -> None:
+    taken = asyncio.Event()
+
+    async def tasks() -> AsyncIterator[int]:
+        yield 1
+        await taken.wait()
+        yield 2
+
+    forks: dict[str, Any] = {"fork": lambda rollout: int(len(rollout.turns) == 1 and rollout.forked_from is None)}
+    async for group in rollouts(Sums, adding(), tasks(), **forks):
+        assert len(group.rollouts) == 2
+        taken.set()
 
 
 # How a rollout ends.

@@ -174,7 +174,7 @@ class RolloutRun:
         self._pending: deque[PendingRollout] = deque()
         self._finished: deque[LiveGroup] = deque()
         self._taken: list[LiveGroup] = []
-        self._exhausted = False
+        self._exhausted = self._asking = False
         self._error: BaseException | None = None
         self._changed = asyncio.Event()  # for `_dispatch`
         self._news = asyncio.Event()  # for the consumer
@@ -187,11 +187,7 @@ class RolloutRun:
 
     async def __aenter__(self) -> Self:
         self._entered = True
-        try:
-            await self._begin()
-        except BaseException:
-            await self.aclose()
-            raise
+        await self._begin()
         return self
 
     async def __aexit__(
@@ -211,7 +207,7 @@ class RolloutRun:
         """Takes the first groups that finish; the others go on, and are in a later batch.
 
         By the next call, or after the last group, the groups of this one count as used: they do not come again when
-        the run is resumed.
+        the run is resumed. A call that is cancelled takes none.
 
         Args:
             size: Number of groups.
@@ -225,19 +221,23 @@ class RolloutRun:
         await self._begin()
         self._settle_taken()
         batch: list[LiveGroup] = []
-        while len(batch) < size:
-            if self._error is not None:
-                raise self._error
-            if self._finished:
-                live = self._finished.popleft()
-                self._changed.set()
-                if self._is_current(live):
-                    batch.append(live)
-                continue
-            if self._closed or (self._exhausted and not self._live):
-                break
-            self._news.clear()
-            await self._news.wait()
+        try:
+            while len(batch) < size:
+                if self._error is not None:
+                    raise self._error
+                if self._finished:
+                    live = self._finished.popleft()
+                    self._changed.set()
+                    if self._is_current(live):
+                        batch.append(live)
+                    continue
+                if self._closed or (self._exhausted and not self._live):
+                    break
+                self._news.clear()
+                await self._news.wait()
+        except BaseException:
+            self._finished.extendleft(reversed(batch))
+            raise
         self._taken = batch
         return [live.group for live in batch]
 
@@ -272,8 +272,17 @@ class RolloutRun:
         if self._begun or self._closed:
             return
         self._begun = True
+        try:
+            await self._pool.__aenter__()
+            await self._prepare()
+        except BaseException:
+            self._begun = False
+            await self._pool.__aexit__(None, None, None)
+            raise
+        self._start(self._dispatch())
+
+    async def _prepare(self) -> None:
         options, run_id = self._options, secrets.token_hex(6)
-        await self._pool.__aenter__()
         view = await ChatView.from_server(self._pool.client, options.chat)
         if options.folder is not None:
             self.journal = RolloutJournal(options.folder, run_id, view.environment, self._model.name)
@@ -285,7 +294,6 @@ class RolloutRun:
         recorded = {} if self.journal is None else self.journal.groups
         self._feed = TaskFeed(self._source, recorded.values())
         self._numbers = itertools.count(len(recorded))
-        self._start(self._dispatch())
 
     # Feeding.
 
@@ -307,19 +315,28 @@ class RolloutRun:
         while True:
             slot = await self._pool.take()
             while not self._pending:
-                if self._exhausted or len(self._finished) >= self._options.most_waiting:
-                    self._changed.clear()
-                    await self._changed.wait()
-                elif (found := await self._feed.next()) is not None:
-                    self._begin_group(*found)
-                else:
-                    self._exhausted = True
-                    self._news.set()
+                full = len(self._finished) >= self._options.most_waiting
+                if not (self._exhausted or self._asking or full):
+                    self._asking = True
+                    self._start(self._begin_next())
+                self._changed.clear()
+                await self._changed.wait()
             member = self._pending.popleft()
             if member.live.over:
                 self._pool.give_back(slot)
             else:
                 member.live.playing[member.number] = self._start(self._play(member, slot))
+
+    async def _begin_next(self) -> None:
+        """Begins the group of the next task. Rollouts are played while the task is awaited."""
+        found = await self._feed.next()
+        self._asking = False
+        if found is not None:
+            self._begin_group(*found)
+        else:
+            self._exhausted = True
+            self._news.set()
+        self._changed.set()
 
     def _begin_group(self, task: RolloutTask, source: SampledTask | None, recorded: RecordedGroup | None) -> None:
         """Begins a group, or goes on with that of an interrupted run."""
