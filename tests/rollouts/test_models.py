@@ -489,6 +489,33 @@ async def test_json_that_is_no_answer_is_an_error_that_shows_it(server, cls):
         await complete(made(cls, "echo", server))
 
 
+NO_STREAMS = [
+    (OpenAIModel, {"choices": [{"delta": {"tool_calls": [{"function": 3}]}}]}),
+    (ResponsesModel, {"type": "response.failed"}),
+    (AnthropicModel, {"type": "content_block_delta", "index": 1, "delta": {"text": "a"}}),
+]
+
+
+@pytest.mark.parametrize(("cls", "event"), NO_STREAMS)
+async def test_a_stream_that_is_no_answer_is_an_error_that_shows_it(server, cls, event):
+    server.canned.append(f"data: {json.dumps(event)}\n\n")
+    with pytest.raises(ModelFailed, match=r"no (chat completion|response|message): .*speak the API"):
+        await complete(made(cls, "echo", server, stall_s=30.0))
+
+
+async def test_a_tool_call_that_is_cut_off_is_no_call_without_arguments(server):
+    block = {"type": "tool_use", "id": "t1", "name": "guess", "input": {}}
+    events = [
+        {"type": "message_start", "message": {"role": "assistant", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": '{"n": '}},
+        {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}},
+    ]
+    server.canned.append("".join(f"data: {json.dumps(event)}\n\n" for event in events))
+    completion = await complete(made(AnthropicModel, "echo", server, stall_s=30.0))
+    assert completion.message["tool_calls"][0]["function"]["arguments"] == '{"n": '
+
+
 STREAM_ERRORS = [
     (OpenAIModel, {"error": {"message": "out of memory", "code": 500}}),
     (ResponsesModel, {"type": "response.failed", "response": {"error": {"message": "out of memory"}}}),

@@ -145,7 +145,8 @@ def message_of_blocks(blocks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             case "thinking" | "redacted_thinking":
                 thoughts.append(block)
             case "tool_use":
-                arguments = json.dumps(block.get("input") or {})
+                given = block.get("input") or {}
+                arguments = given if isinstance(given, str) else json.dumps(given)
                 calls.append({"id": block.get("id") or "", "name": block.get("name"), "arguments": arguments})
     reasoning = "".join(str(block.get("thinking") or "") for block in thoughts)
     return assistant_message("".join(text), calls, reasoning_content=reasoning, thinking_blocks=thoughts)

@@ -18,6 +18,9 @@ from .model import Completion, ModelRequest
 from .records import TokenUsage
 from .streams import error_in, events_of
 
+# What a value of another form than the API's raises.
+_OTHER_FORM = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+
 
 class ModelPrice(msgspec.Struct, frozen=True):
     """What a million tokens cost, in any currency.
@@ -123,7 +126,7 @@ class EndpointModel(ABC):
             completion = self._completion(answer, request)
             completion.model = answer.get("model") or self.name
             _check_types(completion)
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        except _OTHER_FORM as error:
             raise unreadable(self._answer_name, answer, self.name, address) from error
         if self._price is not None:
             completion.usage.cost = self._price.cost_of(completion.usage)
@@ -172,9 +175,12 @@ class EndpointModel(ABC):
         if reply.status != 200 or not reply.headers.get("content-type", "").startswith("text/event-stream"):
             return read_json(reply, self.name, address), address
         events = events_of(reply.content)
-        if (error := error_in(events)) is not None:
-            raise failure_of(_status_of(error), error, f"{self.name} at {address.name}", address)
-        answer = self._merged(events)
+        try:
+            if (error := error_in(events)) is not None:
+                raise failure_of(_status_of(error), error, f"{self.name} at {address.name}", address)
+            answer = self._merged(events)
+        except _OTHER_FORM as broken:
+            raise unreadable(self._answer_name, reply.content, self.name, address) from broken
         if answer is None:
             raise ModelUnavailable(f"{self.name} at {address.name} ended its stream before the end of its answer")
         return answer, address

@@ -92,6 +92,7 @@ def message_answer(events: Sequence[Event]) -> Event | None:
                 answer.update(event["delta"])
                 answer["usage"] = {**(answer.get("usage") or {}), **(event.get("usage") or {})}
     for index, text in arguments.items():
-        blocks[index]["input"] = as_json(text) if text else {}
+        read = as_json(text) if text else {}
+        blocks[index]["input"] = text if read is None else read  # cut off at the limit of tokens
     answer["content"] = [blocks[index] for index in sorted(blocks)]
     return answer if answer.get("stop_reason") else None
