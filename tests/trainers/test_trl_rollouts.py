@@ -134,11 +134,11 @@ def test_rows_of_one_task_have_one_seed_and_uneven_runs_are_played(address: str,
 
     tasks = [rollout.task for rollout in played["rollout"]]
     assert [task.arguments for task in tasks] == [{"start": 9}] * 4 + [{}] * 2
+    assert len({task.seed for task in tasks[:4]}) == 1
     assert tasks[4].seed == tasks[5].seed == 7
 
 
 def test_each_batch_is_recorded_in_a_folder(address: str, tmp_path: Path) -> None:
-    (tmp_path / "runs").mkdir()
     trainer = trainer_of(rollout_func(f"http://{address}", folder=tmp_path / "runs"), tmp_path, CALLS)
     trainer.train()
 

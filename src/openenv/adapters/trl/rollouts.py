@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -82,9 +84,13 @@ def rollout_func(env: Any, model: Model | None = None, **options: Any) -> Callab
 
 def _task_in(prompt: Any) -> RolloutTask:
     try:
-        return msgspec.json.decode(prompt if isinstance(prompt, str) else prompt[-1]["content"], type=RolloutTask)
+        text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
+        task = msgspec.json.decode(text, type=RolloutTask)
     except (msgspec.MsgspecError, LookupError, TypeError) as error:
         raise UsageError(f"the prompt {prompt!r:.100} is no task: make the dataset of task_rows(tasks)") from error
+    if task.seed is not None:
+        return task
+    return msgspec.structs.replace(task, seed=zlib.crc32(text.encode()) >> 1)
 
 
 @contextlib.contextmanager
@@ -119,6 +125,7 @@ def _options_for(trainer: Any, options: dict[str, Any]) -> dict[str, Any]:
         **options,
     }
     if given.get("folder") is not None:
+        Path(given["folder"]).mkdir(parents=True, exist_ok=True)
         given["folder"] = tempfile.mkdtemp(prefix=f"step-{trainer.state.global_step:06d}-", dir=given["folder"])
     return given
 
