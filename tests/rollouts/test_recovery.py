@@ -236,6 +236,41 @@ async def test_a_full_disk_is_an_error_that_names_the_folder_and_nothing_is_lost
     assert not finished & {key.split("/")[1] for key in model.keys}
 
 
+class Fragile(Sums):
+    """Its session ends before the results of some steps, by number in this process."""
+
+    app: Any = None
+    taken: int = 0
+    last: tuple[int, ...] = ()
+
+    def step(self, action: Add, timeout_s: float | None = None, **kwargs: Any) -> Total:
+        type(self).taken += 1
+        if self.taken in self.last:
+            for session in list(self.app.state.openenv.manager.sessions):
+                session.end(SessionLost("its machine is gone"))
+        return super().step(action, timeout_s, **kwargs)
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_a_session_that_is_lost_in_a_repetition_leaves_a_run_that_can_go_on(tmp_path: Path, calls: int) -> None:
+    Fragile.app, Fragile.taken = create_app(Fragile, Add, Total, max_concurrent_envs=9), 0
+    Fragile.last = (4, 4 + calls)  # the second time as it repeats the first turn
+
+    async def answer(messages: Any) -> Any:
+        if len(model.requests) > 6 // calls - 1:
+            await asyncio.Event().wait()
+        return [{"by": 2}] * calls
+
+    model = ScriptedModel(answer)
+    task = RolloutTask(seed=1, arguments={"length": 6})
+    await interrupted(rollouts(Fragile.app, model, [task], folder=tmp_path), model, 6 // calls - 1)
+    Fragile.last = ()
+    again = ScriptedModel(lambda messages: [{"by": 2}] * calls)
+    (group,) = [group async for group in rollouts(Fragile.app, again, [task], folder=tmp_path)]
+    assert group.rewards == [12.0]
+    assert len(model.answered + again.answered) == 6 // calls
+
+
 async def test_a_run_that_is_cut_off_as_it_goes_on_can_go_on(
     tmp_path: Path, small_disk: Callable[[int], None]
 ) -> None:

@@ -101,7 +101,10 @@ class Player:
                 return RolloutOutcome.OUT_OF_TIME
             raise
         finally:
-            rollout.turns += recorded[len(rollout.turns) :]  # what was not repeated is not lost
+            # What was not repeated, or not to the end, is not lost.
+            pairs = zip(rollout.turns, recorded, strict=False)
+            done = [turn for turn, old in pairs if len(turn.steps) >= len(old.steps)]
+            rollout.turns = done + (recorded[len(done) :] or rollout.turns[len(done) :])
             rollout.seconds = time.time() - rollout.started
 
 
