@@ -65,6 +65,7 @@ def test_rollouts_are_filtered(viewer: Viewer, tmp_path: Path) -> None:
     assert viewer.ids(min_turns=3) == ["1-0", "0-3"]
     assert viewer.ids(max_turns=1) == ["0-1", "0-0"]
     assert viewer.ids(run="z") == []
+    assert viewer.get("rollout", file="y/rollouts-a.jsonl", offset=0)["run"] == "y"
 
 
 def test_rollouts_are_sorted_and_those_without_a_value_come_last(viewer: Viewer, tmp_path: Path) -> None:

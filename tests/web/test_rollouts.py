@@ -159,6 +159,14 @@ def test_two_rollouts_of_a_group_are_side_by_side(runs: str, enter: Enter) -> No
     expect(page.locator(".head .box.bad")).to_contain_text("ModelFailed")
 
 
+def test_groups_of_other_runs_with_the_same_name_are_none_of_it(enter: Enter, tmp_path: Path) -> None:
+    for run in range(30):
+        write_rollouts(tmp_path / f"{run:02}" / "rollouts-0.jsonl", *(rollout(number) for number in range(4)))
+    with viewing(tmp_path) as url:
+        page = enter(url, "run=29&open=29/rollouts-0.jsonl:0").page
+        expect(page.locator(".members button")).to_have_text(["0: 0", "1: 1", "2: 2", "3: 3"])
+
+
 def test_a_text_is_searched_and_its_turn_shown(runs: str, enter: Enter) -> None:
     page = enter(runs, "").page
     page.locator("h1").click()

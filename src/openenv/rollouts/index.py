@@ -290,6 +290,11 @@ class RolloutIndex:
         """Files and lines that are no rollouts, as sentences."""
         return [each for file in list(self._files.values()) for each in file.damage.sentences()]
 
+    def run_of(self, file: str) -> str:
+        """The run of a file; empty if there is no such file (any more)."""
+        found = self._files.get(file)
+        return "" if found is None else found.run
+
     def read(self, file: str, offset: int) -> Rollout:
         """A rollout of the index.
 

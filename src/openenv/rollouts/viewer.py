@@ -153,7 +153,7 @@ class RolloutViewer:
         return _json(listing.part(await self._chosen(listing), listing.sort))
 
     async def rollout(self, file: str, offset: Offset) -> Response:
-        """A whole rollout, with counts in place of its token ids."""
+        """A whole rollout, with counts in place of its token ids, and its run."""
         try:
             found = await asyncio.to_thread(self._index.read, file, offset)
         except UnreadableRecord as error:
@@ -161,7 +161,7 @@ class RolloutViewer:
         tokens = [_token_facts(turn) for turn in found.turns]
         for turn in found.turns:
             turn.prompt_ids = turn.completion_ids = turn.logprobs = None
-        return _json({"rollout": found, "tokens": tokens})
+        return _json({"rollout": found, "run": self._index.run_of(file), "tokens": tokens})
 
     async def tokens(self, file: str, offset: Offset, turn: Offset) -> Response:
         """The tokens of a completion: ids, logprobs, and texts if there is a tokenizer."""

@@ -135,6 +135,7 @@ export interface Shown {
     forked_at?: number;
     metadata?: JsonObject;
   };
+  run: string;
   tokens: TokenFacts[];
 }
 

@@ -175,12 +175,10 @@ function useMembers(place: Place, shown: Shown | null): Summary[] {
   useEffect(() => {
     if (!shown) return;
     let over = false;
-    const query = queryOf({ group: [shown.rollout.group] });
+    const query = queryOf({ group: [shown.rollout.group], run: [shown.run] });
     ask<{ rows: Summary[] }>(`rollouts/rows?${query.toString()}&sort=started&descending=false&count=${MOST_MEMBERS}`).then(
       ({ rows }) => {
-        const run = rows.find((row) => nameOf(row) === nameOf(place))?.run;
-        const same = rows.filter((row) => row.run === run).sort((one, other) => one.member - other.member);
-        if (!over) setMembers({ group, rows: same });
+        if (!over) setMembers({ group, rows: rows.sort((one, other) => one.member - other.member) });
       },
       () => undefined, // the rollout itself says why
     );
