@@ -359,6 +359,17 @@ def test_recursive_and_huge_schemas_end() -> None:
     with pytest.raises(UsageError, match="more than 5000 parts"):
         ChatView.of(None, {"$ref": "#/$defs/L0", "$defs": links})
     assert "$" not in json.dumps(tool)
+    loop = {"type": "object", "properties": {"left": {"$ref": "#/$defs/A"}}}
+    (tool,) = ChatView.of(None, {**loop, "$defs": {"A": {"allOf": [{"$ref": "#/$defs/A"}]}}}).tools
+    assert tool["function"]["parameters"]["properties"] == {"left": {}}
+
+
+def test_all_parts_of_a_schema_have_their_fields() -> None:
+    parts = [{"type": "object", "properties": {name: {"type": "string"}}, "required": [name]} for name in "ab"]
+    schema = {"allOf": parts, "properties": {"c": {"type": "string"}}, "required": ["c"]}
+    (tool,) = ChatView.of(None, {}, [{"name": "move", "input_schema": schema}]).tools
+    parameters = tool["function"]["parameters"]
+    assert (list(parameters["properties"]), parameters["required"]) == (["a", "b", "c"], ["a", "b", "c"])
 
 
 def test_names_that_endpoints_refuse_are_changed_and_still_call_the_tool() -> None:

@@ -181,9 +181,9 @@ def inlined(schema: Any, root: Schema) -> dict[str, Any]:
     return walk(schema, frozenset())
 
 
-def resolved(schema: Any, root: Schema) -> Schema:
-    """A schema with its `$ref` resolved and its `allOf` merged; `{}` if it is not an object."""
-    for _ in range(_LONGEST_CHAIN):
+def resolved(schema: Any, root: Schema, most: int = _LONGEST_CHAIN) -> Schema:
+    """A schema with its `$ref` resolved and its `allOf` merged; `{}` if it is no object, or after `most` steps."""
+    for left in range(most, 0, -1):
         if not isinstance(schema, Mapping):
             return {}
         reference = schema.get("$ref")
@@ -195,9 +195,21 @@ def resolved(schema: Any, root: Schema) -> Schema:
             return schema
         merged: dict[str, Any] = {}
         for part in schema["allOf"]:
-            merged |= resolved(part, root)
-        schema = {**merged, **{key: value for key, value in schema.items() if key != "allOf"}}
+            merged = _merged(merged, resolved(part, root, left - 1))
+        schema = _merged(merged, {key: value for key, value in schema.items() if key != "allOf"})
     return {}
+
+
+def _merged(one: Schema, other: Schema) -> dict[str, Any]:
+    """A schema that demands what both demand; of two values of another key, the second."""
+    both = {**one, **other}
+    fields = [part["properties"] for part in (one, other) if isinstance(part.get("properties"), Mapping)]
+    required = [part["required"] for part in (one, other) if isinstance(part.get("required"), list)]
+    if len(fields) > 1:
+        both["properties"] = {**fields[0], **fields[1]}
+    if len(required) > 1:
+        both["required"] = [*required[0], *(name for name in required[1] if name not in required[0])]
+    return both
 
 
 def _referred(reference: str, root: Schema) -> Schema:
