@@ -458,6 +458,15 @@ async def test_a_group_that_is_cancelled_does_not_come() -> None:
 # Choosing.
 
 
+async def test_a_group_can_be_cancelled_at_any_moment() -> None:
+    for moment in range(20):
+        async with rollouts(Sums, adding(), [1, 2], sessions=1) as run:
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            await run.cancel("000000")
+            assert (await run.batch(2))[-1].task.seed == 2
+
+
 async def test_groups_that_the_filter_drops_are_not_played_to_their_end() -> None:
     numbers = itertools.cycle(range(1, 10))
 

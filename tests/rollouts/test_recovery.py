@@ -142,6 +142,15 @@ async def test_a_run_goes_on_where_it_was(tmp_path: Path, after: int) -> None:
     assert everything == {f"{group:06d}-{member}": 1 for group in range(6) for member in range(2)}
 
 
+async def test_a_filter_drops_a_group_of_an_interrupted_run_once(tmp_path: Path) -> None:
+    first = blocking(9)
+    await interrupted(rollouts(Sums, first, [1], folder=tmp_path, group_size=4, sessions=1), first, 9)
+    keep: dict[str, Any] = {"keep": lambda group: len(group.rollouts) < 2}
+    async with rollouts(Sums, adding(), [1], folder=tmp_path, group_size=4, **keep) as run:
+        assert await run.batch(1) == []
+    assert run.progress.dropped == 1
+
+
 async def test_groups_that_were_taken_do_not_come_again(tmp_path: Path) -> None:
     async with rollouts(Sums, adding(), range(4), folder=tmp_path) as run:
         first = await run.batch(2)

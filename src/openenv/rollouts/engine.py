@@ -325,7 +325,14 @@ class RolloutRun:
             if member.live.over:
                 self._pool.give_back(slot)
             else:
-                member.live.playing[member.number] = self._start(self._play(member, slot))
+                task = member.live.playing[member.number] = self._start(self._play(member, slot))
+                task.add_done_callback(partial(self._release, member, slot))
+
+    def _release(self, member: PendingRollout, slot: int, task: asyncio.Task[None]) -> None:
+        """Gives back the slot of a rollout that was cancelled before `_play` began."""
+        if member.live.playing.get(member.number) is task:
+            del member.live.playing[member.number]
+            self._pool.give_back(slot)
 
     async def _begin_next(self) -> None:
         """Begins the group of the next task. Rollouts are played while the task is awaited."""
@@ -350,6 +357,8 @@ class RolloutRun:
         live = LiveGroup(RolloutGroup(group, task, []), members, recorded.begun.forks, source)
         self._live[group] = live
         for number in members:
+            if live.over:  # `keep` has dropped it
+                break
             rollout_id = f"{group}-{number}"
             finished = recorded.finished.get(rollout_id)
             if finished is not None:
