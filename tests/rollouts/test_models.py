@@ -730,6 +730,8 @@ async def test_a_function_may_call_tools():
         (lambda messages: messages[9], "raised IndexError"),
         (lambda messages: None, "returned NoneType: return a text"),
         (lambda messages: {"content": "?"}, "role 'assistant'"),
+        (lambda messages: "\ud800", "returned what cannot be recorded"),
+        (lambda messages: {"role": "assistant", "content": object()}, "returned what cannot be recorded"),
     ],
 )
 async def test_a_function_that_fails_is_told(function, said):

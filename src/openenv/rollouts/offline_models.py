@@ -10,6 +10,8 @@ from inspect import isawaitable, iscoroutinefunction
 from random import Random
 from typing import Any
 
+import msgspec
+
 from ..errors import ModelFailed, OpenEnvError
 from ..llm.service import within
 from ..testing.schemas import NoValue, SchemaValues
@@ -55,6 +57,11 @@ class FunctionModel:
             raise
         except Exception as error:
             raise ModelFailed(f"the function {self.name} raised {type(error).__name__}: {error}") from error
+        given = answer.message if isinstance(answer, Completion) else answer
+        try:
+            msgspec.json.encode(given)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ModelFailed(f"the function {self.name} returned what cannot be recorded: {error}") from error
         if isinstance(answer, Completion):
             return answer
         message = {"role": "assistant", "content": answer} if isinstance(answer, str) else answer
