@@ -96,7 +96,8 @@ def rollouts(
         requests: Most calls of the model at the same time.
         budget: How far each rollout may go.
         sampling: How the model samples.
-        tokenizer, on_break: As in `TokenHistory`.
+        tokenizer: As in `TokenHistory`.
+        on_break: As in `TokenHistory`.
         retries: Most repeats of an attempt that failed because of the infrastructure, and of a call of a model that
             is unavailable. A repeat has the same seed, and repeats the answers that the model has given; if the
             environment then gives other results, the rollout begins from scratch.

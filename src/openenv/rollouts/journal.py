@@ -112,7 +112,8 @@ class RolloutJournal:
     Args:
         folder: The folder of the run; made if it does not exist.
         run_id: Id of the run, if it is new.
-        environment, model: Their names.
+        environment: Name of the environment.
+        model: Name of the model.
 
     Raises:
         JournalInUse: Another process works on the run.

@@ -26,7 +26,9 @@ class OpenAIModel(EndpointModel):
     (vLLM: `--logprobs-mode processed_logprobs`).
 
     Args:
-        name, base_url, api_key: As in `EndpointModel`. A URL without a path gets `/v1`.
+        name: As in `EndpointModel`.
+        base_url: As there. A URL without a path gets `/v1`.
+        api_key: As there.
         token_ids: Whether to ask for token ids. None: ask, and go on without them if the endpoint refuses to.
             True: its refusal is an error.
         ids: How the model continues a prompt of token ids; None: it does not. `completions`: by `/v1/completions`

@@ -20,7 +20,9 @@ class ResponsesModel(EndpointModel):
     """A model behind OpenAI's responses. It stores nothing there: each request carries the whole conversation.
 
     Args:
-        name, base_url, api_key, settings: As in `EndpointModel`. A URL without a path gets `/v1`.
+        name: As in `EndpointModel`.
+        base_url: As there. A URL without a path gets `/v1`.
+        api_key: As there.
     """
 
     _answer_name = "no response"
@@ -85,8 +87,10 @@ class AnthropicModel(EndpointModel):
     """A model behind Anthropic's messages. It sends no token ids.
 
     Args:
-        name, base_url, api_key, settings: As in `EndpointModel`; the URL with or without `/v1`. A request without
-            `Sampling.max_tokens` asks for at most 4096, since this API requires a limit.
+        name: As in `EndpointModel`. A request without `Sampling.max_tokens` asks for at most 4096, since this API
+            requires a limit.
+        base_url: As there, with or without `/v1`.
+        api_key: As there.
     """
 
     _answer_name = "no message"

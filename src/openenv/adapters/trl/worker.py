@@ -39,7 +39,9 @@ class RolloutWorker:
     return from the mean of its group in standard deviations. Rollouts that failed give no row.
 
     Args:
-        env, model, tasks: As in `rollouts`.
+        env: As in `rollouts`.
+        model: As there.
+        tasks: As there.
         rows: Most rows that wait for the trainer.
         options: Further arguments of `rollouts`. `policy_version` is the trainer's.
 
