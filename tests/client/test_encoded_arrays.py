@@ -200,15 +200,25 @@ class Unaware(Views):
     exact: Annotated[np.ndarray, Array("uint8", (40, 30, 4))]
 
 
-@pytest.mark.parametrize(
-    ("observation", "message"),
-    [(Cropped, "exact.*40 rows and 30 columns"), (Unaware, "exact.*an array without an encoding is declared, got")],
-)
-async def test_a_file_that_a_client_does_not_declare_names_the_field(observation: Any, message: str) -> None:
-    class MisledEnv(EnvClient[Look, observation, Shown]):  # type: ignore[valid-type]
-        pass
+class CroppedEnv(EnvClient[Look, Cropped, Shown]):
+    pass
 
-    env = MisledEnv(app=create_app(Scenery))
+
+class UnawareEnv(EnvClient[Look, Unaware, Shown]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("client", "message"),
+    [
+        (CroppedEnv, "exact.*40 rows and 30 columns"),
+        (UnawareEnv, "exact.*an array without an encoding is declared, got"),
+    ],
+)
+async def test_a_file_that_a_client_does_not_declare_names_the_field(
+    client: type[CroppedEnv | UnawareEnv], message: str
+) -> None:
+    env = client(app=create_app(Scenery))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the schemas differ
         async with env:

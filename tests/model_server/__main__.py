@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
 
 import uvloop
@@ -55,12 +56,12 @@ def main() -> None:
         os.waitpid(child, 0)
 
 
-async def _work(server: ModelServer, listener: object, parent_end: int) -> None:
+async def _work(server: ModelServer, listener: socket.socket, parent_end: int) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, ended.set)
     loop.add_reader(parent_end, ended.set)
-    await serve(server, listener, ended)  # type: ignore[arg-type]
+    await serve(server, listener, ended)
 
 
 main()

@@ -23,15 +23,10 @@ class Board(Observation):
     hint: str | None = None
 
 
-class Tag(Environment[Mark, Board, State]):
+class Undeclared(Environment[Mark, Board, State]):
     """A board to mark."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
-    chat = Chat(
-        system="Mark the board. End with <mark>{...}</mark>.",
-        observation="Board {board}\n{{turn}} {turn.number} {hint}",
-        answer=TagAnswer(tag="mark"),
-    )
 
     def __init__(self) -> None:
         self._state = State()
@@ -51,18 +46,22 @@ class Tag(Environment[Mark, Board, State]):
         return self._state
 
 
+class Tag(Undeclared):
+    """A board to mark."""
+
+    chat = Chat(
+        system="Mark the board. End with <mark>{...}</mark>.",
+        observation="Board {board}\n{{turn}} {turn.number} {hint}",
+        answer=TagAnswer(tag="mark"),
+    )
+
+
 class Json(Tag):
     chat = Chat(answer=JsonAnswer(), max_invalid=1, invalid="No: {error} {{}}")
 
 
 class Regex(Tag):
     chat = Chat(answer=RegexAnswer(pattern=r"mark (?P<row>\S+) (?P<column>\S+)(?: as (?P<note>\w+))?"))
-
-
-class Undeclared(Tag):
-    """A board to mark."""
-
-    chat = None  # type: ignore[assignment]  # as in an environment without one
 
 
 class Say(Action):

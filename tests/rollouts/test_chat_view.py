@@ -100,7 +100,8 @@ async def test_a_key_is_sent_and_a_wrong_one_refused(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.real
 async def test_a_server_that_knows_nothing_of_chats_gets_the_defaults() -> None:
-    app, metadata = FastAPI(), {"name": "old", "description": "An old game."}
+    app = FastAPI()
+    metadata: dict[str, Any] = {"name": "old", "description": "An old game."}
     app.get("/metadata")(lambda: metadata)
     app.get("/schema")(lambda: {"action": GUESS})
     with served(app) as address:
@@ -108,7 +109,7 @@ async def test_a_server_that_knows_nothing_of_chats_gets_the_defaults() -> None:
         view = await ChatView.from_server(client)
         assert view.system == "An old game."
         assert [tool["function"]["name"] for tool in view.tools] == ["guess"]
-        metadata["chat"] = {"answer": {"kind": "telepathy"}}  # type: ignore[assignment]  # from a newer server
+        metadata["chat"] = {"answer": {"kind": "telepathy"}}  # from a newer server
         with pytest.raises(ProtocolViolation, match="telepathy"):
             await ChatView.from_server(client)
 

@@ -99,8 +99,8 @@ def test_grpo_has_a_segment_between_two_breaks(tmp_path: Path) -> None:
 def test_no_failure_is_taught_and_each_is_counted(tmp_path: Path) -> None:
     failed = rollout_of(member=1, outcome=RolloutOutcome.ENVIRONMENT_FAILED)
     folder = write_rollouts(tmp_path, rollout_of(), failed, rollout_of(member=2, ids=False))
-    for kind, expected in {"sft": 2, "openai": 2, "grpo": 1, "rollouts": 3}.items():
-        assert len(rows_of(folder, kind)) == expected, kind  # type: ignore[arg-type]
+    expected: dict[DatasetKind, int] = {"sft": 2, "openai": 2, "grpo": 1, "rollouts": 3}
+    assert {kind: len(rows_of(folder, kind)) for kind in expected} == expected
     counts = export_rollouts(folder, tmp_path / "again.jsonl", "grpo")
     assert counts == {"rows": 1, "no return": 1, "no token ids": 1}
 

@@ -120,7 +120,8 @@ def test_a_worker_stops_while_the_trainer_has_no_room_for_its_rows(address: str)
 
 def test_the_trainer_learns_why_the_worker_ended(address: str) -> None:
     _, model = policy(CALLS)
-    worker = RolloutWorker(f"http://{address}", model, ["no task"])  # type: ignore[list-item]
+    no_tasks: Any = ["no task"]
+    worker = RolloutWorker(f"http://{address}", model, no_tasks)
     worker.start()
     with pytest.raises(UsageError, match="tasks"):
         while True:
