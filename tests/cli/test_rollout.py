@@ -162,6 +162,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_started(
         ("echo", "--model", "random", "--budget", "steps=3", "-o", folder): "turns, tokens, context",
         ("echo", "--model", "random", "--budget", "turns=-3", "-o", folder): "turns=-3",
         ("echo", "--model", "m", "--base-url", "http://h", "--price", "cheap", "-o", folder): "0.5,1.5",
+        ("echo", "--model", "m", "--base-url", "http://h", "--price", "nan,-1", "-o", folder): "0.5,1.5",
         ("echo", "--model", "random", "--seeds", "0-9", "--split", "test", "-o", folder): "--split",
         ("export", folder, "-o", tmp_path / "x.jsonl"): "does not exist",
     }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from openenv.errors import ModelFailed, ModelTimeout, ModelUnavailable
+from openenv.errors import ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from openenv.llm.vendors import openai_address
 from openenv.rollouts.endpoints import ModelEndpoint, RetryBudget
 from openenv.rollouts.model import Completion, ModelRequest
@@ -64,6 +64,29 @@ async def test_a_waiting_call_can_be_cancelled(server):
     calls[0].cancel()
     assert (await calls[2]).message["content"] == "hello"
     assert [call.cancelled() for call in calls] == [True, True, False]
+    await model.aclose()
+
+
+async def test_a_model_that_is_in_use_on_another_event_loop_says_so(server):
+    server.plan("never")
+    model = made(server.url)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def ask_elsewhere() -> None:
+        loops.append(asyncio.get_running_loop())
+        call = asyncio.ensure_future(ask(model))
+        ended.append(call.cancel)
+        await asyncio.wait([call])
+        await model.aclose()
+
+    ended: list[Callable[[], object]] = []
+    elsewhere = asyncio.ensure_future(asyncio.to_thread(asyncio.run, ask_elsewhere()))
+    await until(lambda: server.open_requests == 1)
+    with pytest.raises(UsageError, match="a model for each loop"):
+        await ask(model)
+    loops[0].call_soon_threadsafe(ended[0])
+    await elsewhere
+    assert (await ask(model)).message["content"] == "hello"
     await model.aclose()
 
 

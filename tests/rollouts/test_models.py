@@ -732,6 +732,12 @@ async def test_a_function_may_call_tools():
         (lambda messages: {"content": "?"}, "role 'assistant'"),
         (lambda messages: "\ud800", "returned what cannot be recorded"),
         (lambda messages: {"role": "assistant", "content": object()}, "returned what cannot be recorded"),
+        (
+            lambda messages: Completion(
+                message={"role": "assistant", "content": "a"}, completion_ids=[1], logprobs=[float("-inf")]
+            ),
+            "log probability is not a finite number",
+        ),
     ],
 )
 async def test_a_function_that_fails_is_told(function, said):

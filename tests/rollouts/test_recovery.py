@@ -8,8 +8,10 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from openenv.errors import JournalFailed, JournalInUse, JournalMismatch, Session
 from openenv.evals.sampler import TaskSampler
 from openenv.rollouts import (
     Rollout,
+    RolloutGroup,
+    RolloutJournal,
     RolloutOutcome,
     RolloutRun,
     RolloutTask,
@@ -26,6 +30,7 @@ from openenv.rollouts import (
     rollout_files,
     rollouts,
 )
+from openenv.rollouts.groups import LiveGroup
 from openenv.server import create_app
 
 from ..asynchronous import until
@@ -210,6 +215,38 @@ async def test_one_process_at_a_time_works_on_a_run(tmp_path: Path) -> None:
         await run.batch(1)
         with pytest.raises(JournalInUse, match="another process"):
             await rollouts(Sums, adding(), range(3), folder=tmp_path).batch(1)
+
+
+def test_of_runs_that_begin_in_a_new_folder_at_the_same_moment_one_goes_on(tmp_path: Path) -> None:
+    begins = threading.Barrier(8)
+
+    def begin(folder: Path) -> RolloutJournal | JournalInUse:
+        begins.wait()
+        try:
+            return RolloutJournal(folder, "run", "sums", "scripted")
+        except JournalInUse as error:
+            return error
+
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(10):
+            begun = list(threads.map(begin, [tmp_path / str(number)] * 8))
+            (journal,) = [each for each in begun if isinstance(each, RolloutJournal)]
+            journal.close()
+
+
+def test_a_fork_never_has_the_number_of_a_rollout_that_was_dropped(tmp_path: Path) -> None:
+    journal = RolloutJournal(tmp_path, "run", "sums", "scripted")
+    task = RolloutTask(seed=1)
+    live = LiveGroup(RolloutGroup("000000", task, []), [0, 1], 2)
+    assert live.new_member() == 2
+    live.members.remove(2)
+    assert live.new_member() == 3
+    live.members.remove(3)
+    journal.group(live.begun)
+    journal.close()
+    resumed = RolloutJournal(tmp_path, "again", "sums", "scripted")
+    assert (resumed.groups["000000"].begun.members, resumed.groups["000000"].begun.numbered) == ([0, 1], 4)
+    resumed.close()
 
 
 async def test_a_folder_is_for_one_environment_and_one_model(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from pydantic import SecretStr
 from ..errors import InvalidArgument, ModelFailed, ModelUnavailable
 from ..llm.sender import Address, ModelReply, failure_of, read_json, unreadable
 from .endpoints import EndpointPool
-from .model import Completion, ModelRequest
+from .model import Completion, ModelRequest, check_values
 from .records import TokenUsage
 from .streams import error_in, events_of
 
@@ -28,11 +29,19 @@ class ModelPrice(msgspec.Struct, frozen=True):
     Attributes:
         prompt, completion: A million tokens of prompts, and of completions.
         cached: A million tokens of prompts that came from the endpoint's cache; None: as `prompt`.
+
+    Raises:
+        InvalidArgument: A price is negative or not finite.
     """
 
     prompt: float
     completion: float
     cached: float | None = None
+
+    def __post_init__(self) -> None:
+        for price in (self.prompt, self.completion, self.cached or 0.0):
+            if not 0 <= price < math.inf:
+                raise InvalidArgument(f"a price of {price} is no amount of money: give 0 or more")
 
     def cost_of(self, usage: TokenUsage) -> float:
         """The cost of a call."""
@@ -125,7 +134,7 @@ class EndpointModel(ABC):
         try:
             completion = self._completion(answer, request)
             completion.model = answer.get("model") or self.name
-            _check_types(completion)
+            check_values(completion)
         except _OTHER_FORM as error:
             raise unreadable(self._answer_name, answer, self.name, address) from error
         if self._price is not None:
@@ -184,17 +193,6 @@ class EndpointModel(ABC):
         if answer is None:
             raise ModelUnavailable(f"{self.name} at {address.name} ended its stream before the end of its answer")
         return answer, address
-
-
-_Facts = tuple[str | None, str, tuple[int, ...], list[int] | None, list[int] | None, list[float] | None]
-
-
-def _check_types(completion: Completion) -> None:
-    """Raises ValueError if a fact has another type than in a record, whose file would be unreadable."""
-    usage = completion.usage
-    counts = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens)
-    ids = (completion.prompt_ids, completion.completion_ids)
-    msgspec.convert((completion.finish_reason, completion.model, counts, *ids, completion.logprobs), _Facts)
 
 
 def _status_of(event: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from .._backoff import Backoff
-from ..errors import ModelFailed, ModelTimeout, ModelUnavailable
+from ..errors import ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from ..llm.sender import Address, HttpSender, ModelReply
 from ..llm.service import within
 
@@ -233,6 +233,8 @@ class EndpointPool:
         """The running event loop; connections of another one are of no use on it."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
+            if any(endpoint.in_flight for endpoint in self._endpoints) and self._loop and self._loop.is_running():
+                raise UsageError(f"{self._what} is in use on another event loop: make a model for each loop")
             self._loop = loop
             self._endpoints = [ModelEndpoint(address, self._most, self._backoff_s) for address in self.addresses]
             self._waiting.clear()

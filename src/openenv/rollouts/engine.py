@@ -349,13 +349,13 @@ class RolloutRun:
     def _begin_group(self, task: RolloutTask, source: SampledTask | None, recorded: RecordedGroup | None) -> None:
         """Begins a group, or goes on with that of an interrupted run."""
         if recorded is None:
-            recorded = RecordedGroup(
-                GroupBegun(f"{next(self._numbers):06d}", task, [*range(self._options.group_size)])
-            )
+            size = self._options.group_size
+            recorded = RecordedGroup(GroupBegun(f"{next(self._numbers):06d}", task, [*range(size)], numbered=size))
             if self.journal is not None:
                 self.journal.group(recorded.begun)
-        group, members = recorded.begun.group, recorded.begun.members
-        live = LiveGroup(RolloutGroup(group, task, []), members, recorded.begun.forks, source)
+        begun = recorded.begun
+        group, members = begun.group, begun.members
+        live = LiveGroup(RolloutGroup(group, task, []), members, begun.numbered, begun.forks, source)
         self._live[group] = live
         for number in members:
             if live.over:  # `keep` has dropped it
@@ -439,9 +439,8 @@ class RolloutRun:
         """Adds forks of a rollout to its group. Each repeats the turns so far in a session of its own."""
         live, turns = self._live[rollout.group], list(rollout.turns)
         for _ in range(count):
-            number = max(live.members) + 1
+            number = live.new_member()
             rollout_id = f"{rollout.group}-{number}"
-            live.members.append(number)
             live.forks[rollout_id] = (rollout.rollout_id, len(turns))
             if self.journal is not None:
                 self.journal.group(live.begun)
@@ -568,9 +567,8 @@ class RolloutRun:
 
     def _remove(self, live: LiveGroup, numbers: list[int], replace: bool = False) -> None:
         """Takes rollouts out of a group; others take their places if `replace`."""
-        first = max(live.members) + 1
-        fresh = [*range(first, first + len(numbers) * replace)]
-        live.members = [number for number in live.members if number not in numbers] + fresh
+        live.members = [number for number in live.members if number not in numbers]
+        fresh = [live.new_member() for _ in range(len(numbers) * replace)]
         if self.journal is not None:
             self.journal.group(live.begun)
         self._pending.extendleft(PendingRollout(live, number) for number in fresh)

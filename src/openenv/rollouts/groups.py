@@ -86,6 +86,7 @@ class LiveGroup:
     Attributes:
         group: The group so far.
         members: Numbers of the rollouts that it needs.
+        numbered: How many numbers its rollouts have had, with those that are no members any more.
         forks: The rollout and the number of its turns with which a fork begins, by the fork's rollout id.
         source: The sampler's task; None for one of another source.
         playing: The tasks of its rollouts that are played, by number.
@@ -94,6 +95,7 @@ class LiveGroup:
 
     group: RolloutGroup
     members: list[int]
+    numbered: int
     forks: dict[str, tuple[str, int]] = field(default_factory=dict)
     source: SampledTask | None = None
     playing: dict[int, asyncio.Task[None]] = field(default_factory=dict)
@@ -102,7 +104,14 @@ class LiveGroup:
     @property
     def begun(self) -> GroupBegun:
         """What the journal says of it."""
-        return GroupBegun(self.group.group, self.group.task, self.members, self.forks)
+        return GroupBegun(self.group.group, self.group.task, self.members, self.forks, self.numbered)
+
+    def new_member(self) -> int:
+        """Adds a rollout. Returns its number, which no other one had: rollout ids and idempotency keys contain it."""
+        number = self.numbered
+        self.numbered += 1
+        self.members.append(number)
+        return number
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from ..errors import JournalFailed, JournalInUse, JournalMismatch, UnreadableRecord
-from ..recording.storage import JSONL, Journal, new_stem, run_locked
+from ..recording.storage import JSONL, Journal, lock_file, new_stem
 from .records import Rollout, RolloutTask, StepRecord, Turn
 
 T = TypeVar("T")
@@ -43,12 +43,14 @@ class GroupBegun(msgspec.Struct, tag="group"):
         group, task: Its id and task.
         members: Numbers of the rollouts that it needs.
         forks: The rollout and the number of its turns with which a fork begins, by the fork's rollout id.
+        numbered: How many numbers its rollouts have had, with those that are no members any more.
     """
 
     group: str
     task: RolloutTask
     members: list[int]
     forks: dict[str, tuple[str, int]] = {}
+    numbered: int = 0
 
 
 class TurnTaken(msgspec.Struct, tag="turn"):
@@ -132,12 +134,18 @@ class RolloutJournal:
         stem = new_stem()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            old = sorted(self.folder.glob(f"{_JOURNAL}*{JSONL}"))
-            for path in old:
-                self._read(path, environment, model)
-            for rollout in read_rollouts(self.folder):
-                self._take_finished(rollout)
             with ExitStack() as files:
+                folder_fd = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+                files.callback(os.close, folder_fd)
+                if not lock_file(folder_fd):
+                    raise JournalInUse(
+                        f"another process works on the run in {self.folder}: end that one, or choose another folder"
+                    )
+                old = sorted(self.folder.glob(f"{_JOURNAL}*{JSONL}"))
+                for path in old:
+                    self._read(path, environment, model)
+                for rollout in read_rollouts(self.folder):
+                    self._take_finished(rollout)
                 self._rollouts = files.enter_context(closing(Journal(self.folder / f"{_ROLLOUTS}{stem}{JSONL}")))
                 self._journal = files.enter_context(closing(Journal(self.folder / f"{_JOURNAL}{stem}{JSONL}")))
                 self._append(self._journal, *self._unfinished(), RunBegun(self.run_id, environment, model))
@@ -200,23 +208,16 @@ class RolloutJournal:
         before, self.groups = self.groups, {}
         is_whole = False
 
-        def read(file: int) -> None:
-            nonlocal is_whole
-            with open(file, "rb", closefd=False) as lines:
-                for number, event in _lines(path, lines, _decode_event):
-                    if isinstance(event, RunBegun):
-                        self._check(event, environment, model)
-                        is_whole = True
-                    elif not self._take(event):
-                        raise UnreadableRecord(
-                            f"{path}, line {number}: it does not follow from the lines before; restore the file, or "
-                            "choose another folder"
-                        )
-
-        if not run_locked(path, read):
-            raise JournalInUse(
-                f"another process works on the run in {self.folder}: end that one, or choose another folder"
-            )
+        with path.open("rb") as lines:
+            for number, event in _lines(path, lines, _decode_event):
+                if isinstance(event, RunBegun):
+                    self._check(event, environment, model)
+                    is_whole = True
+                elif not self._take(event):
+                    raise UnreadableRecord(
+                        f"{path}, line {number}: it does not follow from the lines before; restore the file, or "
+                        "choose another folder"
+                    )
         if not is_whole:
             self.groups = before
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from .records import ChatMessage, TokenSource, TokenUsage
 
@@ -79,6 +82,19 @@ class Completion:
     model: str = ""
     version: int | None = None
     seconds: float = 0.0
+
+
+_Facts = tuple[str | None, str, tuple[int, ...], list[int] | None, list[int] | None, list[float] | None]
+
+
+def check_values(completion: Completion) -> None:
+    """Raises ValueError if a value has another type than in a record, whose file would be unreadable."""
+    usage, logprobs = completion.usage, completion.logprobs
+    counts = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens)
+    ids = (completion.prompt_ids, completion.completion_ids)
+    msgspec.convert((completion.finish_reason, completion.model, counts, *ids, logprobs), _Facts)
+    if logprobs is not None and not all(map(math.isfinite, logprobs)):
+        raise ValueError("a log probability is not a finite number")
 
 
 class Model(Protocol):

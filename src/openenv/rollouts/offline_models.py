@@ -15,7 +15,7 @@ import msgspec
 from ..errors import ModelFailed, OpenEnvError
 from ..llm.service import within
 from ..testing.schemas import NoValue, SchemaValues
-from .model import Completion, ModelRequest
+from .model import Completion, ModelRequest, check_values
 from .records import ChatMessage
 
 Answer = str | ChatMessage | Completion
@@ -60,6 +60,8 @@ class FunctionModel:
         given = answer.message if isinstance(answer, Completion) else answer
         try:
             msgspec.json.encode(given)
+            if isinstance(answer, Completion):
+                check_values(answer)
         except (TypeError, ValueError, RecursionError) as error:
             raise ModelFailed(f"the function {self.name} returned what cannot be recorded: {error}") from error
         if isinstance(answer, Completion):
