@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1000)]  # trainings, which take longer beside other tests
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "ppo_cartpole.py"
