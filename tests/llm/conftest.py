@@ -14,7 +14,7 @@ def server() -> Iterator[AnswerServer]:
         yield served
 
 
-@pytest.fixture(params=[False, True], ids=["aiohttp", "sdk"])
+@pytest.fixture(params=[False, True], ids=["http", "sdk"])
 def sdk(request: pytest.FixtureRequest) -> bool:
     """By which road. The SDKs are no dependencies; where they are installed, all must be as without them."""
     if request.param and not all(map(importlib.util.find_spec, ("openai", "anthropic"))):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from openenv.errors import MissingExtra, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
+from openenv.errors import ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from openenv.llm import AnthropicClient, LLMClient, LLMResponse, OpenAIClient, ToolCall, create_llm_client
 
 from .server import PATIENCE_S, Answer, chat, message
@@ -503,12 +503,6 @@ async def test_a_client_of_ones_own_needs_one_method():
 # What is installed
 
 
-async def test_without_aiohttp_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
-    with pytest.raises(MissingExtra, match=r"openenv\[llm\]"):
-        await OpenAIClient("http://127.0.0.1", 9, "small", sdk=False).complete("hi")
-
-
 @pytest.mark.parametrize("cls", CLIENTS)
 async def test_an_sdk_that_was_asked_for_must_be_there(cls, monkeypatch):
     monkeypatch.setitem(sys.modules, cls.__name__.removesuffix("Client").lower(), None)
@@ -521,6 +515,6 @@ def test_making_a_client_loads_no_library_for_it():
     code = (
         "import sys, openenv.llm, openenv.rubrics\n"
         "openenv.llm.create_llm_client('openai', 'small', 'k')\n"
-        "print(sorted({'aiohttp', 'openai', 'anthropic', 'fastapi'} & set(sys.modules)))"
+        "print(sorted({'openai', 'anthropic', 'fastapi'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

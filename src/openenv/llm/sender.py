@@ -1,4 +1,4 @@
-"""Send a request to a model server, by aiohttp or the vendor's SDK, and name its failures."""
+"""Send a request to a model server, by HTTP or the vendor's SDK, and name its failures."""
 
 from __future__ import annotations
 
@@ -8,24 +8,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import msgspec
 
 from .._http import reason_of
-from ..errors import ContextOverflow, MissingExtra, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
+from ..errors import ContextOverflow, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from ..settings import is_loopback_for_secrets
+from .http import HttpClient, TooLarge
 
-if TYPE_CHECKING:
-    import aiohttp
-
-_CONNECT_S = 10.0
 _MAX_CONNECTIONS = 256
 _MAX_ANSWER_BYTES = 32 * 1024 * 1024
-# Below the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request would meet its end.
-_KEEPALIVE_S = 4.0
+_SILENCE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,38 +68,24 @@ class ModelReply:
 
 
 class HttpSender:
-    """Sends requests with aiohttp. Belongs to the running event loop.
+    """Sends requests without an SDK. Belongs to the running event loop.
 
     Args:
         address: Destination of requests.
         connections: Most connections; 0 for no limit.
 
     Raises:
-        MissingExtra: aiohttp is not installed.
-        UsageError: The URL has a password, and there is a key that takes the same header.
+        UsageError: The URL has a password, and there is a key that takes the same header; or a header is invalid.
     """
 
     def __init__(self, address: Address, connections: int = _MAX_CONNECTIONS):
-        try:
-            import aiohttp
-        except ImportError as error:
-            raise MissingExtra("aiohttp", "llm") from error
         if "authorization" in address.auth and urlsplit(address.root).username is not None:
             raise UsageError(
                 f"{address.name} has a key and a password in its URL, and one header for both: leave one out"
             )
         self._address = address
-        self._failures = (aiohttp.ClientError, OSError)
-        # The caller sets the deadline of a call; a failed connection, or silence, ends it sooner.
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
-        self._session: aiohttp.ClientSession = aiohttp.ClientSession(
-            headers={"content-type": "application/json", **address.auth, **address.headers},
-            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEPALIVE_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=self._timeout,
-            # Not `trust_env`: it would also read passwords from ~/.netrc, on a thread, for each request.
-            proxy=_proxy_of(address),
-        )
+        headers = {"content-type": "application/json", **address.auth, **address.headers}
+        self._client = HttpClient(address.root, headers, connections, _MAX_ANSWER_BYTES)
 
     async def post(
         self, path: str, body: Any, *, headers: Mapping[str, str] | None = None, stall_s: float | None = None
@@ -121,54 +102,32 @@ class HttpSender:
             ModelUnavailable: The server does not answer, or not to the end; `ModelTimeout` after `stall_s`.
             ModelFailed: The answer is too large.
         """
-        return await self._send("POST", path, msgspec.json.encode(body), headers, stall_s)
+        return await self._send("POST", path, msgspec.json.encode(body), headers or {}, stall_s)
 
     async def get(self, path: str) -> ModelReply:
         """Reads JSON. Raises the errors of `post`."""
-        return await self._send("GET", path, None, None, _CONNECT_S)
+        return await self._send("GET", path, b"", {}, _SILENCE_S)
 
     async def _send(
-        self, method: str, path: str, data: bytes | None, headers: Mapping[str, str] | None, stall_s: float | None
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], stall_s: float | None
     ) -> ModelReply:
-        import aiohttp
-
-        timeout = self._timeout
-        if stall_s is not None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=stall_s)
-        url = self._address.root + path
+        name = self._address.name
         try:
-            async with self._session.request(
-                method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
-            ) as response:
-                return ModelReply(response.status, response.headers, await self._read(response))
-        except aiohttp.SocketTimeoutError as error:
-            message = f"{self._address.name} sent no byte for {stall_s:g} s" if stall_s else str(error)
+            answer = await self._client.send(method, path, body, headers, stall_s)
+        except TooLarge as error:
+            raise ModelFailed(f"{name} answered with more than {_MAX_ANSWER_BYTES} bytes") from error
+        except OSError as error:
+            if stall_s is None or not isinstance(error, TimeoutError):
+                raise _unreachable(self._address, error) from error
             raise ModelTimeout(
-                f"{message}: is it overloaded, or stopped? raise stall_s if it is only slow"
+                f"{name} sent no byte for {stall_s:g} s: is it overloaded, or stopped? "
+                "raise stall_s if it is only slow"
             ) from error
-        except self._failures as error:
-            raise _unreachable(self._address, error) from error
-
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        if (response.content_length or _MAX_ANSWER_BYTES) < _MAX_ANSWER_BYTES:
-            return await response.read()
-        content = bytearray()
-        async for chunk in response.content.iter_any():
-            content += chunk
-            if len(content) > _MAX_ANSWER_BYTES:
-                raise ModelFailed(f"{self._address.name} answered with more than {_MAX_ANSWER_BYTES} bytes")
-        return bytes(content)
+        return ModelReply(answer.status, answer.headers, answer.body)
 
     async def close(self) -> None:
-        await self._session.close()
-
-
-def _proxy_of(address: Address) -> str | None:
-    """The proxy from the environment variables; none for this machine."""
-    parts = urlsplit(address.root)
-    if address.is_loopback or proxy_bypass(parts.hostname or ""):
-        return None
-    return getproxies().get(parts.scheme)
+        """Closes the connections."""
+        await self._client.close()
 
 
 class SDKSender:
@@ -212,7 +171,6 @@ def make_sender(address: Address, sdk: bool | None) -> Sender:
         sdk: Whether to use the vendor's SDK; None to use it if it is installed.
 
     Raises:
-        MissingExtra: aiohttp is not installed.
         UsageError: `sdk` is true and the SDK is not installed.
     """
     if sdk is False:
@@ -223,14 +181,13 @@ def make_sender(address: Address, sdk: bool | None) -> Sender:
         if sdk is None:
             return HttpSender(address)
         raise UsageError(
-            f"sdk=True needs the package {address.sdk}: pip install {address.sdk}, "
-            "or leave it out to send with aiohttp"
+            f"sdk=True needs the package {address.sdk}: pip install {address.sdk}, or leave it out"
         ) from error
     return SDKSender(address, module)
 
 
 def _unreachable(address: Address, error: BaseException) -> ModelUnavailable:
-    why = reason_of(getattr(error, "os_error", error))  # aiohttp's own text repeats the address
+    why = reason_of(error)
     return ModelUnavailable(f"no answer from {address.name}: {why}; is its server running, and the endpoint right?")
 
 

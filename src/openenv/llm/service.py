@@ -144,7 +144,6 @@ class ServedModel(LLMClient):
         Raises:
             ModelFailed: The server refused the request, or its answer is invalid.
             ModelUnavailable: The server cannot be reached or is overloaded; `ModelTimeout` after `timeout_s`.
-            MissingExtra: aiohttp is not installed.
         """
         return (await self._response([{"role": "user", "content": prompt}], kwargs)).content
 

@@ -116,7 +116,6 @@ class EndpointModel(ABC):
             ContextOverflow: The prompt does not fit into the model's context.
             ModelFailed: The endpoint refused the request, or its answer cannot be read.
             ModelUnavailable: No endpoint can answer, retries included; `ModelTimeout` after the deadline.
-            MissingExtra: aiohttp is not installed.
         """
         started = time.perf_counter()
         body = {"model": self.name, **self._body(request)}
@@ -203,7 +202,11 @@ def _status_of(event: Mapping[str, Any]) -> int:
 
 def _root_of(url: str) -> str:
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
         shown = url.rpartition("@")[2]
         raise InvalidArgument(f"base_url must be a URL such as http://localhost:8000/v1, not {shown!r}")
     return url.rstrip("/")
