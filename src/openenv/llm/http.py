@@ -245,7 +245,8 @@ class HttpClient:
 
     async def _tunnel(self, connection: HttpClientConnection) -> None:
         """Has the proxy connect to the server, and begins TLS with that."""
-        assert self._proxy is not None and self._tls is not None
+        assert self._proxy is not None
+        assert self._tls is not None
         host = _host_of(self._url)
         where = host if self._url.port else f"{host}:443"
         headers = {"host": where, **_basic(self._proxy, "proxy-authorization")}
