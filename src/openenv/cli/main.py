@@ -128,12 +128,14 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(kind(root.command, {}, "openenv", _VARIABLE).source())
 
 
-_SECTIONS = {
+SECTIONS = {
     "Begin": [
         LazyCommand("init", "init:init", "Create a project with a working environment."),
         LazyCommand("serve", "serve:serve", "Serve an environment over WebSocket and HTTP."),
         LazyCommand("validate", "validate:validate", "Check an environment, or a running server."),
         LazyCommand("list", "listing:list_", "List the installed environments."),
+        LazyCommand("discover", "discovery:discover", "Find an environment by what it is for."),
+        LazyCommand("skills", "skills:skills", "Teach a coding assistant to use openenv."),
     ],
     "Publish": [
         LazyCommand(
@@ -143,6 +145,7 @@ _SECTIONS = {
         LazyCommand("push", "hub:push", "Publish an environment on the Hub, or as an image."),
         LazyCommand("fork", "hub:fork", "Copy a Space of the Hub to your account."),
         LazyCommand("pull", "hub:pull", "Download the project of a Space of the Hub."),
+        LazyCommand("catalog", "discovery:catalog", "Build a catalog of a repository, for `discover`."),
     ],
     "Record": [
         LazyCommand("rollout", "rollout:rollout", "Play episodes with a model, and make datasets of them."),
@@ -168,7 +171,7 @@ _SECTIONS = {
 @click.group(
     name="openenv",
     cls=LazyGroup,
-    sections=_SECTIONS,
+    sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="openenv", message="%(prog)s %(version)s")

@@ -274,6 +274,8 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = self._whoami()
             case ["repos", "create"], "POST":
                 answer = self._create(json.loads(body))
+            case ["spaces"], "GET":
+                answer = self._found(query)
             case ["validate-yaml"], "POST":
                 answer = _validated(json.loads(body))
             case [("spaces" | "datasets"), owner, name, *rest], "GET":
@@ -283,6 +285,17 @@ class _Handler(BaseHTTPRequestHandler):
         if answer is None:
             raise Refused(404, f"no such route: {parts}")
         return answer
+
+    def _found(self, query: dict[str, list[str]]) -> Any:
+        """The Spaces with all tags of `filter` whose name has the word of `search`."""
+        found = []
+        for repo in self.hub.repos.values():
+            card = _front_matter(repo.files.get("README.md", b"").decode())
+            tags = card.get("tags", [])
+            named = query.get("search", [""])[0].lower() in repo.name.lower()
+            if named and not repo.private and {*query.get("filter", [])} <= {*tags}:
+                found.append({"id": repo.name, "tags": tags, "cardData": card})
+        return found
 
     def _whoami(self) -> Any:
         if self._token is None:
