@@ -44,9 +44,8 @@ def compare(first: Path, second: Path, as_json: bool) -> None:
       openenv bench compare before.json after.json
     """
     shown = display_module()
-    from openenv.bench.result import read_result
-
     from .compare import compare as compare_results
+    from .result import read_result
     from .tables import compare_table
 
     found = compare_results(read_result(first), read_result(second))
@@ -192,8 +191,7 @@ def print_turns(
     kind: str, workload: Mapping[str, Any], served_by: str, rates: Mapping[str, Sequence[TurnRate]], **further: Any
 ) -> None:
     """Prints the result of systems in turns as JSON."""
-    from openenv.bench.result import turns_document
-
+    from .result import turns_document
     from .turns import ratios
 
     systems = {name: [asdict(rate) for rate in rounds] for name, rounds in rates.items()}

@@ -9,8 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from openenv._statistics import welch_interval
-from openenv.bench.result import Result
 from openenv.errors import UsageError
+
+from .result import Result
 
 NO_DIFFERENCE = "no difference shown"
 _FASTER, _SMALLER = ("faster", "slower"), ("smaller", "larger")

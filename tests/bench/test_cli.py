@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from benchmarks.compare import compare
+from benchmarks.result import Result
 from benchmarks.tables import compare_table, demo_table
 from openenv.bench.batch import BatchSummary
-from openenv.bench.result import Result
 from openenv.cli import display as module
 from openenv.cli.bench import app
 from openenv.cli.display import Display, milliseconds, scale_table, step_table

@@ -8,8 +8,7 @@ import pytest
 
 from benchmarks.report import hosts_tables
 from openenv.bench.batch import BatchSummary, summarize
-from openenv.bench.result import scale_document
-from openenv.bench.scale import host_sentences, too_few_hosts
+from openenv.bench.scale import host_sentences, scale_document, too_few_hosts
 
 from .rows import failed, good
 from .rows import summary as batch

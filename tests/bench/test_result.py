@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from openenv.bench.result import read_result, scale_document, steps_document, turns_document
-from openenv.bench.steps import ClosedLoop
+from benchmarks.result import read_result, turns_document
+from openenv.bench.scale import scale_document
+from openenv.bench.steps import ClosedLoop, steps_document
 from openenv.errors import UsageError
 
 from .rows import cost, summary

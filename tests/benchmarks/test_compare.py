@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.compare import NO_DIFFERENCE, compare
-from openenv.bench.result import Result
+from benchmarks.result import Result
 from openenv.errors import UsageError
 
 from ..bench.rows import cost, summary

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from benchmarks.bare import BATCHED, ROOT, BareServers, BareVectorEnv
 from benchmarks.batched import OwnedBatch
 from benchmarks.image_envs import EPISODE, IMAGES
+from benchmarks.result import read_result
 from benchmarks.worlds import WORLDS, LocalBatch
-from openenv.bench.result import read_result
 from openenv.bench.served import ServedTarget
 from openenv.cli.bench import app
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from .. import __version__
 from ..errors import UsageError
@@ -109,3 +110,8 @@ def machine() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "packages": ", ".join(versions),
     }
+
+
+def document_head(kind: str, command: str, workload: Mapping[str, Any], served_by: str) -> dict[str, Any]:
+    """The fields that the documents of all kinds of measurements have."""
+    return {"bench": kind, "command": command, "machine": machine(), "server": served_by, "workload": workload}

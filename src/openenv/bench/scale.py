@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from .batch import (
     write_summaries,
 )
 from .load import LoadCounts, check_share, enough_processes
-from .result import scale_document
+from .machine import document_head
 
 # Seconds until servers have no sessions, and between two checks.
 SETTLE_S, LOOK_S = 10.0, 0.1
@@ -298,3 +298,16 @@ def measure_scale(
             document = scale_document(result.summaries, command, target, served_by, load)
             (output_dir / "result.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return result
+
+
+def scale_document(
+    summaries: Sequence[BatchSummary],
+    command: str,
+    target: str | None,
+    served_by: str,
+    load: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The document that `openenv bench scale` writes to `result.json`. `load` has the options of the load."""
+    workload = {"target": target, "mode": summaries[0].mode}
+    batches = [{**asdict(summary), "host_spread": summary.host_spread} for summary in summaries]
+    return {**document_head("scale", command, workload, served_by), "load": load, "batches": batches}

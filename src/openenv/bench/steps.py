@@ -10,7 +10,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from ..client.vector import VectorEnvClient
 from ..errors import LaunchFailed, OpenEnvError
 from ..types import StepResult
 from .load import LoadProcess, check_share, run_load, run_loop, split_evenly
+from .machine import document_head
 from .served import Floor
 
 
@@ -406,3 +407,30 @@ def measure_trials(
                 at_floor = replace(loop, url=empty.url, action={}, vector=False)
                 found.floor.append(measure_steps(at_floor, processes, empty))
     return found
+
+
+def steps_document(
+    loop: ClosedLoop,
+    command: str,
+    target: str | None,
+    served_by: str,
+    trials: Sequence[StepCost],
+    floor: Sequence[StepCost] = (),
+) -> dict[str, Any]:
+    """The document that `openenv bench steps --json` prints: the means of all trials, then each trial.
+
+    Args:
+        loop: The load.
+        command: The command line of the measurement.
+        target: Target of `openenv serve`. None if unknown.
+        served_by: Description of the server.
+        trials: The results, at least one.
+        floor: Results of an empty server under the same load.
+    """
+    workload = {"target": target, "sessions": loop.sessions, "vector": loop.vector, "action": dict(loop.action)}
+    return {
+        **document_head("steps", command, workload, served_by),
+        **asdict(mean_cost(trials)),
+        "trials": [asdict(trial) for trial in trials],
+        "floor": [asdict(trial) for trial in floor],
+    }

@@ -197,9 +197,8 @@ def steps(
 
     from ..bench.load import check_share, enough_processes
     from ..bench.machine import Processes
-    from ..bench.result import steps_document
     from ..bench.served import probe
-    from ..bench.steps import ClosedLoop, mean_cost, measure_trials
+    from ..bench.steps import ClosedLoop, mean_cost, measure_trials, steps_document
 
     shown = display_module()
 

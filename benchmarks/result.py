@@ -1,61 +1,18 @@
-"""Files with the results of measurements, and all that is needed to reproduce them."""
+"""The documents of measurements, read again; and those of measurements in turns."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
-from .batch import BatchSummary
-from .machine import machine
-from .steps import ClosedLoop, StepCost, mean_cost
+from openenv.bench.machine import document_head
+from openenv.errors import UsageError
 
-STEPS, SCALE = "steps", "scale"
 # Measurements of several systems in turns.
 TURNS = ("batched", "frames")
-
-
-def steps_document(
-    loop: ClosedLoop,
-    command: str,
-    target: str | None,
-    served_by: str,
-    trials: Sequence[StepCost],
-    floor: Sequence[StepCost] = (),
-) -> dict[str, Any]:
-    """The document that `openenv bench steps --json` prints: the means of all trials, then each trial.
-
-    Args:
-        loop: The load.
-        command: The command line of the measurement.
-        target: Target of `openenv serve`. None if unknown.
-        served_by: Description of the server.
-        trials: The results, at least one.
-        floor: Results of an empty server under the same load.
-    """
-    workload = {"target": target, "sessions": loop.sessions, "vector": loop.vector, "action": dict(loop.action)}
-    return {
-        **_head(STEPS, command, workload, served_by),
-        **asdict(mean_cost(trials)),
-        "trials": [asdict(trial) for trial in trials],
-        "floor": [asdict(trial) for trial in floor],
-    }
-
-
-def scale_document(
-    summaries: Sequence[BatchSummary],
-    command: str,
-    target: str | None,
-    served_by: str,
-    load: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The document that `openenv bench scale` writes to `result.json`. `load` has the options of the load."""
-    workload = {"target": target, "mode": summaries[0].mode}
-    batches = [{**asdict(summary), "host_spread": summary.host_spread} for summary in summaries]
-    return {**_head(SCALE, command, workload, served_by), "load": load, "batches": batches}
 
 
 def turns_document(
@@ -76,11 +33,7 @@ def turns_document(
         systems: The figures of each turn, by system.
         further: Further results, by name.
     """
-    return {**_head(kind, command, workload, served_by), "systems": systems, **further}
-
-
-def _head(kind: str, command: str, workload: Mapping[str, Any], served_by: str) -> dict[str, Any]:
-    return {"bench": kind, "command": command, "machine": machine(), "server": served_by, "workload": workload}
+    return {**document_head(kind, command, workload, served_by), "systems": systems, **further}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +68,10 @@ def read_result(path: Path) -> Result:
         raise _not_a_result(path) from None
     try:
         kind, workload = document["bench"], document["workload"]
-        cases: dict[str, Any] = {"": document["trials"]} if kind == STEPS else {}
+        cases: dict[str, Any] = {"": document["trials"]} if kind == "steps" else {}
         if kind in TURNS:
             cases = dict(document["systems"])
-        for batch in document["batches"] if kind == SCALE else ():
+        for batch in document["batches"] if kind == "scale" else ():
             name = f"{batch['num_requests']:,} sessions, {batch['wait_seconds']:g} s wait"
             cases.setdefault(name, []).append(batch)
     except (KeyError, TypeError, ValueError):
@@ -127,7 +80,7 @@ def read_result(path: Path) -> Result:
         isinstance(trials, list) and trials and all(isinstance(trial, dict) for trial in trials)
         for trials in cases.values()
     )
-    if kind not in (STEPS, SCALE, *TURNS) or not isinstance(workload, dict) or not whole:
+    if kind not in ("steps", "scale", *TURNS) or not isinstance(workload, dict) or not whole:
         raise _not_a_result(path)
     return Result(path, kind, workload, cases)
 
