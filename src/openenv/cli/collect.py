@@ -18,7 +18,6 @@ from .model import RANDOM, RateNote, begin_run, consume, evaluated_server, model
 from .terminal import COUNT, FOLDER, ProgressBar, complete_target, ended_in_order, message_on_interrupt, plural
 
 if TYPE_CHECKING:
-    from ..chat import Chat
     from ..evals.server import EvalServer
     from ..rollouts.collected import Collection
     from ..rollouts.model import Model
@@ -98,9 +97,17 @@ def collect(env: str, base_url: str | None, output_dir: Path, **given: Any) -> N
             moved = [collected.set_aside(output_dir, name) for name in (collected.RESULTS_FILENAME, RUN_FOLDER)]
             for path in filter(None, moved):
                 click.echo(f"kept the earlier episodes as {path}", err=True)
-        results, facts = stack.enter_context(collected.ResultsFile(output_dir)), _metadata(env, base_url, given)
+        results = stack.enter_context(collected.ResultsFile(output_dir))
+        names = ("provider", "model", "llm_endpoint", "llm_port", "temperature", "keep_losses")
+        facts = {"env": env, "env_base_url": base_url, **{name: given[name] for name in names}}
+        facts["num_episodes_requested"] = given["num_episodes"]
         if results.ids:
-            _check_metadata(output_dir, facts)
+            for name, known in collected.read_metadata(output_dir).items():
+                if name in ("env", "provider", "model") and known != facts[name]:
+                    raise JournalMismatch(
+                        f"{output_dir} has episodes with {name} {known!r}, not {facts[name]!r}: choose another "
+                        "folder (-o), or set them aside (--no-resume)"
+                    )
         losses = given["keep_losses"]
         collection = collected.Collection(results, ids, lambda each: losses or (each.reward or 0.0) >= 0)
         played = set()
@@ -153,24 +160,6 @@ def _model(given: Mapping[str, Any]) -> Model:
     return model_of(given["model"], () if url is None else (url,), given["provider"])
 
 
-def _metadata(env: str, base_url: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("provider", "model", "llm_endpoint", "llm_port", "temperature", "keep_losses")
-    facts = {"env": env, "env_base_url": base_url, **{name: given[name] for name in names}}
-    return {**facts, "num_episodes_requested": given["num_episodes"]}
-
-
-def _check_metadata(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Raises `JournalMismatch` if the episodes of a folder are of another environment or model."""
-    from ..rollouts.collected import read_metadata
-
-    for name, known in read_metadata(folder).items():
-        if name in ("env", "provider", "model") and known != facts[name]:
-            raise JournalMismatch(
-                f"{folder} has episodes with {name} {known!r}, not {facts[name]!r}: choose another folder (-o), or "
-                "set them aside (--no-resume)"
-            )
-
-
 def _play(
     served: EvalServer,
     here: Any,
@@ -180,6 +169,8 @@ def _play(
     collection: Collection,
     given: Mapping[str, Any],
 ) -> None:
+    from ..client import GenericEnvClient
+    from ..rollouts.chat_view import ChatView
     from ..rollouts.groups import RolloutProgress
     from ..rollouts.model import Sampling
     from ..rollouts.options import RolloutBudget
@@ -199,21 +190,15 @@ def _play(
     }
 
     async def work() -> None:
-        chat = None if given["system_prompt"] is None else await _chat(served, given["system_prompt"])
+        chat = None
+        if given["system_prompt"] is not None:
+            async with GenericEnvClient(served.url, api_key=served.api_key) as client:
+                view = await ChatView.from_server(client)
+            chat = view.chat.model_copy(update={"system": given["system_prompt"]})
         await consume(partial(begin_run, served, model, tasks, chat=chat, **options), progress, take)
 
     with ProgressBar() as bar:
         run_watched(work(), model, here, partial(note.show, bar))
-
-
-async def _chat(served: EvalServer, system: str) -> Chat:
-    """The conversation of the environment with another system prompt."""
-    from ..client import GenericEnvClient
-    from ..rollouts.chat_view import ChatView
-
-    async with GenericEnvClient(served.url, api_key=served.api_key) as client:
-        view = await ChatView.from_server(client)
-    return view.chat.model_copy(update={"system": system})
 
 
 def _summary(collection: Collection, folder: Path) -> str:

@@ -34,19 +34,6 @@ from .model import (
     sampling_of,
     write_run_file,
 )
-from .terminal import (
-    COUNT,
-    FILE,
-    FOLDER,
-    ProgressBar,
-    TargetGroup,
-    complete_target,
-    cut,
-    ended_in_order,
-    message_on_interrupt,
-    table_lines,
-    tame,
-)
 
 if TYPE_CHECKING:
     from ..evals.evaluation import Evaluation
@@ -85,7 +72,7 @@ def progress_note(episodes: Sequence[EpisodeResult], planned: int) -> str:
 def summary_lines(report: EvalReport) -> list[str]:
     """A report, as text."""
     about, summary = report.about, report.summary
-    name = tame(about.environment or about.target)
+    name = terminal.tame(about.environment or about.target)
     head = f"{about.policy} in {name}: {_episodes(summary)} in {about.seconds:.1f} s"
     lines = [click.style(head, bold=True), *_score_lines(report)]
     if not summary.scored:
@@ -106,7 +93,7 @@ def summary_lines(report: EvalReport) -> list[str]:
         for error, count in counts.items():
             message = " ".join(summary.examples.get(error, "").split())
             # The message comes from an environment and is not trusted.
-            lines.append(tame(f"    {count} x {error}: {cut(message, MESSAGE_WIDTH)}"))
+            lines.append(terminal.tame(f"    {count} x {error}: {terminal.cut(message, MESSAGE_WIDTH)}"))
     if about.record is not None:
         lines.append(f"  recorded in {about.record}")
     return lines
@@ -159,7 +146,7 @@ def _episodes(summary: EvalSummary) -> str:
 def _score_lines(report: EvalReport) -> list[str]:
     summary = report.summary
     rows = [["", "mean", "95 % interval", "least", "median", "most", "episodes"]]
-    rubric = [(tame(f"rubric {name}"[:NAME_WIDTH]), sample) for name, sample in summary.rubric.items()]
+    rubric = [(terminal.tame(f"rubric {name}"[:NAME_WIDTH]), sample) for name, sample in summary.rubric.items()]
     rows += [
         [
             name,
@@ -205,12 +192,12 @@ def _task_lines(summary: EvalSummary, noun: str) -> list[str]:
 
 
 def _indented(rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"  {line}" for line in table_lines(rows, range(1, len(rows[0])))]
+    return [f"  {line}" for line in terminal.table_lines(rows, range(1, len(rows[0])))]
 
 
 def _what(report: EvalReport) -> str:
     about = report.about
-    return tame(f"{about.policy} in {about.environment or about.target}, {_episodes(report.summary)}")
+    return terminal.tame(f"{about.policy} in {about.environment or about.target}, {_episodes(report.summary)}")
 
 
 def _interval(low: float | None, high: float | None) -> str:
@@ -226,8 +213,8 @@ def _number(value: float) -> str:
 
 
 @click.command(short_help="Compare two evaluations.")
-@click.argument("first", metavar="A.json", type=FILE)
-@click.argument("second", metavar="B.json", type=FILE)
+@click.argument("first", metavar="A.json", type=terminal.FILE)
+@click.argument("second", metavar="B.json", type=terminal.FILE)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list with one object per figure.")
 def compare(first: Path, second: Path, as_json: bool) -> None:
     """Prints the differences of B from A in return, success and length, with their 95 % confidence intervals. A and B
@@ -258,17 +245,22 @@ MAX_STEPS = 1000
 
 @click.group(
     "eval",
-    cls=TargetGroup,
+    cls=terminal.TargetGroup,
     subcommand_metavar="",
     no_args_is_help=True,
 )
-@click.argument("target", shell_complete=complete_target)
+@click.argument("target", shell_complete=terminal.complete_target)
 @click.option("--policy", metavar="MODULE:FUNCTION", help="Function that plays; `random` takes any valid action.")
 @model_options
 @case_options
-@click.option("--repeats", type=COUNT, default=1, show_default=True, help="Episodes per task (of a model: or seed).")
 @click.option(
-    "--max-steps", type=COUNT, show_default="1000", help="Steps after which an episode of a policy is cut short."
+    "--repeats", type=terminal.COUNT, default=1, show_default=True, help="Episodes per task (of a model: or seed)."
+)
+@click.option(
+    "--max-steps",
+    type=terminal.COUNT,
+    show_default="1000",
+    help="Steps after which an episode of a policy is cut short.",
 )
 @click.option(
     "--success-at",
@@ -277,9 +269,11 @@ MAX_STEPS = 1000
     help="Minimum return of a successful episode.",
 )
 @play_options
-@click.option("--record", type=FOLDER, help="Record the episodes in this folder, from which --model goes on.")
-@click.option("-o", "--output", type=FILE, help="Write the result to this file, for later comparisons.")
-@click.option("--against", type=FILE, help="Compare with this result of an earlier run.")
+@click.option(
+    "--record", type=terminal.FOLDER, help="Record the episodes in this folder, from which --model goes on."
+)
+@click.option("-o", "--output", type=terminal.FILE, help="Write the result to this file, for later comparisons.")
+@click.option("--against", type=terminal.FILE, help="Compare with this result of an earlier run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else.")
 def eval_(
     target: str,
@@ -319,8 +313,8 @@ def eval_(
         check_output(output)
     earlier = None if against is None else read_report(against)
     with (
-        ended_in_order(),
-        message_on_interrupt("interrupted before the first episode"),
+        terminal.ended_in_order(),
+        terminal.message_on_interrupt("interrupted before the first episode"),
         ExitStack() as stack,
     ):
         report, code = play(*evaluated_server(stack, target, workers, asked["concurrency"], api_key))
@@ -358,7 +352,7 @@ def _policy_player(target: str, asked: Mapping[str, Any]) -> Play:
     policy = request.chosen_policy()
 
     def play(served: EvalServer, here: LocalEvalServer | None) -> tuple[EvalReport, int]:
-        with ProgressBar() as progress, warnings.catch_warnings(record=True) as warned:
+        with terminal.ProgressBar() as progress, warnings.catch_warnings(record=True) as warned:
             looked = time.monotonic()
 
             def heard(_: object) -> None:
@@ -422,7 +416,7 @@ def _model_player(target: str, asked: Mapping[str, Any]) -> Play:
             partial(begin_run, served, model, cases, **options), len(cases) * repeats, about, folder
         )
         note = RateNote(run.progress, run.planned)
-        with ProgressBar() as progress:
+        with terminal.ProgressBar() as progress:
             try:
                 return run_watched(run.run(), model, here, partial(note.show, progress)), 0
             except (KeyboardInterrupt, LaunchFailed) as ended:
@@ -432,7 +426,7 @@ def _model_player(target: str, asked: Mapping[str, Any]) -> Play:
 
 
 def _interrupted(
-    run: Evaluation | ModelEvaluation, ended: KeyboardInterrupt | LaunchFailed, progress: ProgressBar
+    run: Evaluation | ModelEvaluation, ended: KeyboardInterrupt | LaunchFailed, progress: terminal.ProgressBar
 ) -> tuple[EvalReport, int]:
     """The report on the episodes that were played before an interruption, and the exit code."""
     report = run.report()

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from ..errors import (
-    InvalidArgument,
-    JournalMismatch,
-    LaunchFailed,
-    ModelFailed,
-    ModelUnavailable,
-    Unauthorized,
-    UsageError,
-)
+from .. import errors
 from .bench import SPARE_SESSIONS
 from .terminal import COUNT, ProgressBar, is_address, together, yaml_pairs
 
@@ -130,7 +122,7 @@ def model_of(name: str, base_urls: Sequence[str], provider: str, price: str | No
 
     key = ModelSettings.read().key_for(provider)
     if not base_urls and key is None:
-        raise UsageError(
+        raise errors.UsageError(
             f"there is no endpoint for {name}: give its URL (--base-url http://localhost:8000/v1), or for the "
             f"provider's own a key ({ModelSettings.variables()})"
         )
@@ -139,7 +131,7 @@ def model_of(name: str, base_urls: Sequence[str], provider: str, price: str | No
         try:
             prices = {name: ModelPrice(*map(float, price.split(",")))}
         except (TypeError, ValueError):
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"--price {price}: give the prices of a million tokens of prompts and of completions, such as 0.5,1.5"
             ) from None
     return create_model(name, list(base_urls) or None, provider, api_key=key, prices=prices)
@@ -168,7 +160,7 @@ def budget_of(texts: Sequence[str]) -> RolloutBudget:
     given = yaml_pairs("--budget", texts)
     names = [each.name for each in fields(RolloutBudget)]
     for name in given.keys() - set(names):
-        raise InvalidArgument(f"--budget {name}: the limits are {', '.join(names)}")
+        raise errors.InvalidArgument(f"--budget {name}: the limits are {', '.join(names)}")
     return RolloutBudget(**{name: None if value == "none" else value for name, value in given.items()})
 
 
@@ -185,12 +177,12 @@ def evaluated_server(
     sessions = 1 if concurrency == 1 else concurrency + SPARE_SESSIONS
     try:
         here = stack.enter_context(LocalEvalServer(target, workers, max_sessions=sessions))
-    except LaunchFailed as error:
+    except errors.LaunchFailed as error:
         said = error.message.splitlines()
         if len(said) != 2 or not said[1].startswith("error: "):
             raise
         more = "; or play one episode at a time: --concurrency 1" if _EXCLUSIVE in said[1] else ""
-        raise LaunchFailed(said[1].removeprefix("error: ") + more) from None
+        raise errors.LaunchFailed(said[1].removeprefix("error: ") + more) from None
     return EvalServer(here.url), here
 
 
@@ -251,10 +243,10 @@ def run_watched(
         try:
             await _check_endpoint(model)
             return await (work if here is None else here.beside(work))
-        except ModelFailed as error:
+        except errors.ModelFailed as error:
             if error.status not in {401, 403}:
                 raise
-            raise Unauthorized(f"{error.message}: set one of {ModelSettings.variables()}") from None
+            raise errors.Unauthorized(f"{error.message}: set one of {ModelSettings.variables()}") from None
         finally:
             work.close()
 
@@ -281,9 +273,11 @@ async def _check_endpoint(model: Model) -> None:
     if isinstance(model, EndpointModel):
         try:
             await model.check()
-        except ModelFailed as error:
-            if error.status is None and isinstance(error, ModelUnavailable):
-                raise ModelUnavailable(f"{error.message}; give the URL of the model's API (--base-url)") from None
+        except errors.ModelFailed as error:
+            if error.status is None and isinstance(error, errors.ModelUnavailable):
+                raise errors.ModelUnavailable(
+                    f"{error.message}; give the URL of the model's API (--base-url)"
+                ) from None
 
 
 def progress_facts(progress: RolloutProgress) -> dict[str, Any]:
@@ -324,10 +318,10 @@ def check_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
     try:
         known = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except ValueError:
-        raise JournalMismatch(f"{path} is not readable: restore it, or choose another folder") from None
+        raise errors.JournalMismatch(f"{path} is not readable: restore it, or choose another folder") from None
     for name, value in json.loads(json.dumps(facts)).items():
         if known.get(name) != value:
-            raise JournalMismatch(
+            raise errors.JournalMismatch(
                 f"{folder} has a run with {name.replace('_', ' ')} {known.get(name)!r}, not {value!r}: choose "
                 "another folder (-o), or repeat the options of that run"
             )
@@ -348,7 +342,7 @@ def write_run_file(folder: Path, facts: Mapping[str, Any]) -> None:
         with replace_file(folder / RUN_FILE) as part:
             part.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{folder} cannot be written: {error.strerror}; choose another folder (-o)") from None
+        raise errors.UsageError(f"{folder} cannot be written: {error.strerror}; choose another folder (-o)") from None
 
 
 class RateNote:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import terminal
 from .model import (
     RateNote,
     begin_run,
@@ -27,19 +28,6 @@ from .model import (
     sampling_of,
     write_run_file,
 )
-from .terminal import (
-    COUNT,
-    FILE,
-    FOLDER,
-    ProgressBar,
-    TargetGroup,
-    complete_target,
-    ended_in_order,
-    message_on_interrupt,
-    plural,
-    print_json,
-    tame,
-)
 
 if TYPE_CHECKING:
     from ..rollouts.export import DatasetKind
@@ -49,12 +37,16 @@ if TYPE_CHECKING:
 KINDS = ("rollouts", "sft", "preference", "grpo", "openai")
 
 
-@click.group("rollout", cls=TargetGroup, subcommand_metavar="", no_args_is_help=True)
-@click.argument("target", shell_complete=complete_target)
+@click.group("rollout", cls=terminal.TargetGroup, subcommand_metavar="", no_args_is_help=True)
+@click.argument("target", shell_complete=terminal.complete_target)
 @model_options
 @case_options
-@click.option("--group", "group_size", type=COUNT, default=1, show_default=True, help="Rollouts of each task.")
-@click.option("-o", "--output", type=FOLDER, required=True, help="Folder of the run. The same folder resumes it.")
+@click.option(
+    "--group", "group_size", type=terminal.COUNT, default=1, show_default=True, help="Rollouts of each task."
+)
+@click.option(
+    "-o", "--output", type=terminal.FOLDER, required=True, help="Folder of the run. The same folder resumes it."
+)
 @play_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document about the run.")
 def rollout(target: str, output: Path, as_json: bool, **given: Any) -> None:
@@ -90,7 +82,7 @@ def rollout(target: str, output: Path, as_json: bool, **given: Any) -> None:
     workers, api_key = given.pop("workers"), given.pop("api_key")
     facts = run_facts(model, choice, given["group_size"], given["sampling"], given["budget"])
     progress = RolloutProgress()
-    with ended_in_order(), message_on_interrupt(_RESUME), ExitStack() as stack:
+    with terminal.ended_in_order(), terminal.message_on_interrupt(_RESUME), ExitStack() as stack:
         check_run_file(output, facts)
         served, here = evaluated_server(stack, target, workers, given["concurrency"], api_key)
         tasks = tasks_of(choice.cases(served))
@@ -99,10 +91,10 @@ def rollout(target: str, output: Path, as_json: bool, **given: Any) -> None:
             progress.add(finished)
         note = RateNote(progress, len(tasks) * given["group_size"])
         begin = partial(begin_run, served, model, tasks, folder=output, **given)
-        with ProgressBar() as bar:
+        with terminal.ProgressBar() as bar:
             run_watched(consume(begin, progress), model, here, partial(note.show, bar))
     if as_json:
-        print_json({"folder": str(output), "seconds": round(note.seconds, 3), **progress_facts(progress)})
+        terminal.print_json({"folder": str(output), "seconds": round(note.seconds, 3), **progress_facts(progress)})
     else:
         click.echo("\n".join(summary_lines(output, progress, note.seconds)))
     if not any(outcome.has_return for outcome in progress.outcomes):
@@ -115,17 +107,17 @@ _RESUME = "interrupted: the same command goes on with the run"
 def summary_lines(folder: Path, progress: RolloutProgress, seconds: float) -> list[str]:
     """What a run has done, as text."""
     facts = progress_facts(progress)
-    lines = [click.style(f"{folder}: {plural(facts['rollouts'], 'rollout')} in {seconds:.1f} s", bold=True)]
+    lines = [click.style(f"{folder}: {terminal.plural(facts['rollouts'], 'rollout')} in {seconds:.1f} s", bold=True)]
     outcomes = ", ".join(f"{count:,} {outcome.replace('_', ' ')}" for outcome, count in facts["outcomes"].items())
     lines.append(f"  {outcomes}")
     if progress.rewarded:
-        lines.append(f"  mean return {facts['mean_return']:.4g}, of {plural(progress.rewarded, 'rollout')}")
+        lines.append(f"  mean return {facts['mean_return']:.4g}, of {terminal.plural(progress.rewarded, 'rollout')}")
     tokens = f"{facts['prompt_tokens']:,} tokens of prompts, {facts['completion_tokens']:,} of completions"
     cost = "" if facts["cost"] is None else f", cost {facts['cost']:.4g}"
-    lines.append(f"  {plural(progress.turns, 'turn')}, {tokens}{cost}")
+    lines.append(f"  {terminal.plural(progress.turns, 'turn')}, {tokens}{cost}")
     if progress.errors:
         errors = ", ".join(errors_text(progress.errors))
-        lines.append(click.style(f"  failed, and without a return: {tame(errors)}", fg="red"))
+        lines.append(click.style(f"  failed, and without a return: {terminal.tame(errors)}", fg="red"))
     return lines
 
 
@@ -142,7 +134,7 @@ def summary_lines(folder: Path, progress: RolloutProgress, seconds: float) -> li
 @click.option(
     "-o",
     "--output",
-    type=FILE,
+    type=terminal.FILE,
     required=True,
     help="The new file: .jsonl, or .parquet for rollouts and grpo.",
 )
@@ -180,7 +172,7 @@ def export(
 
     from ..rollouts.export import export_rollouts
 
-    with ProgressBar() as progress:
+    with terminal.ProgressBar() as progress:
         counts = export_rollouts(
             folder,
             output,
@@ -201,9 +193,9 @@ def export(
             )
     rows = counts.pop("rows")
     if as_json:
-        print_json({"file": str(output), "kind": kind, "rows": rows, "left_out": counts, "page": page})
+        terminal.print_json({"file": str(output), "kind": kind, "rows": rows, "left_out": counts, "page": page})
         return
     left_out = f"; left out: {', '.join(f'{count:,} with {why}' for why, count in counts.items())}" if counts else ""
-    click.echo(f"{output}: {plural(rows, 'row')}{left_out}")
+    click.echo(f"{output}: {terminal.plural(rows, 'row')}{left_out}")
     if page is not None:
         click.echo(f"uploaded to {page}")

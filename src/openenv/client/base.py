@@ -13,18 +13,9 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from weakref import WeakSet
 
+from .. import errors
 from .._asyncio import on_thread
 from .._exceptions import add_cleanup_note
-from ..errors import (
-    ConnectionFailed,
-    ConnectionLost,
-    ConnectTimeout,
-    Draining,
-    ProtocolViolation,
-    ProviderFailed,
-    SessionLost,
-    UsageError,
-)
 from . import memory, websocket
 from .connection import (
     ClientConnectionV1,
@@ -89,7 +80,7 @@ class ManagedServer:
                 return self.url
             if self._start is None:
                 gone = "this client was closed, and its provider has stopped the server: make a new client"
-                raise SessionLost(gone)
+                raise errors.SessionLost(gone)
             attempt = self._attempt = object()
             self._running, self._owner = True, os.getpid()
             try:
@@ -120,7 +111,7 @@ class ManagedServer:
 
     def _check(self, attempt: object) -> None:
         if self._attempt is not attempt:
-            raise SessionLost("this client was closed while its server was being started")
+            raise errors.SessionLost("this client was closed while its server was being started")
 
 
 def managed_server_of(provider: Any, url: Urls | None) -> ManagedServer:
@@ -136,12 +127,14 @@ def managed_server_of(provider: Any, url: Urls | None) -> ManagedServer:
     """
     stop = getattr(provider, "stop_container", None) or getattr(provider, "stop", None)
     if not callable(stop):
-        raise UsageError(f"provider is a {type(provider).__name__}: pass a ContainerProvider or a RuntimeProvider")
+        raise errors.UsageError(
+            f"provider is a {type(provider).__name__}: pass a ContainerProvider or a RuntimeProvider"
+        )
     if url is not None:
         return ManagedServer(None, None, stop, url, provider)
     start = getattr(provider, "start", None)
     if not callable(start) or hasattr(provider, "start_container"):
-        raise UsageError(
+        raise errors.UsageError(
             f"{type(provider).__name__} starts containers, and none was named: "
             "use from_docker_image(image, provider=...), or give the base_url of one that runs"
         )
@@ -238,7 +231,7 @@ class BaseClient(LoopBound):
         end = await self._dial(affinity)
         if not isinstance(end, ClientConnectionV2):
             await end.aclose()
-            raise ProtocolViolation("the server no longer speaks protocol v2")
+            raise errors.ProtocolViolation("the server no longer speaks protocol v2")
         try:
             end.check = None  # done for the source session
             try:
@@ -246,7 +239,7 @@ class BaseClient(LoopBound):
                     await end.request("attach", ref._asdict())
             except TimeoutError as late:
                 limit = f"{self._options.connect_timeout_s:g} s (connect_timeout_s)"
-                raise ConnectTimeout(f"the fork exists, but did not answer within {limit}") from late
+                raise errors.ConnectTimeout(f"the fork exists, but did not answer within {limit}") from late
             self._held = self._session_of(end, ref)
         except BaseException:
             await end.aclose([ref.session])
@@ -257,11 +250,11 @@ class BaseClient(LoopBound):
         other = source._held
         if other is None or other.resumable is None or other.error is not None or other is self._held:
             which = "itself" if other is not None and other is self._held else "a client without a session"
-            raise UsageError(f"restore from {which}: give a client of the same server that has an episode")
+            raise errors.UsageError(f"restore from {which}: give a client of the same server that has an episode")
         session = await self._session_for("fork")
         mine, its = session.link.affinity, other.resumable.link.affinity
         if mine != its:
-            raise UsageError(
+            raise errors.UsageError(
                 f"restore from a session of another server or worker process ({its}, and here {mine}): take sessions "
                 "that were forked from one another"
             )
@@ -273,12 +266,12 @@ class BaseClient(LoopBound):
         """The session, on a server that can do more than reset and step. Raises `UsageError` if it cannot."""
         session = (await self._open(capability)).resumable
         if session is None:
-            raise UsageError(f"{capability} needs protocol v2, and this server speaks v1 only: upgrade it")
+            raise errors.UsageError(f"{capability} needs protocol v2, and this server speaks v1 only: upgrade it")
         hello = await session.link.greeting(self._options.connect_timeout_s)
         known = hello.get("capabilities")
         if not isinstance(known, list) or capability not in known:
             version = hello.get("server", "unknown")
-            raise UsageError(f"this server (openenv {version}) does not know {capability}: upgrade it")
+            raise errors.UsageError(f"this server (openenv {version}) does not know {capability}: upgrade it")
         return session
 
     async def _disconnect_async(self) -> None:
@@ -314,7 +307,7 @@ class BaseClient(LoopBound):
         self._check_mode(what)
         if self._closed and not anew:
             again = "connect" if self._client_mode == "production" else "reset"
-            raise SessionLost(f"this client was closed, and its session with it: call {again}() for a new one")
+            raise errors.SessionLost(f"this client was closed, and its session with it: call {again}() for a new one")
         self._closed = False
         connecting = self._connecting
         async with connecting:
@@ -323,7 +316,7 @@ class BaseClient(LoopBound):
                 await self._host()
                 try:
                     end = await self._dial_session()
-                except (ConnectionFailed, ProviderFailed):
+                except (errors.ConnectionFailed, errors.ProviderFailed):
                     if session is None or session.error is not None:
                         raise
                     return session  # there is no other server: this one serves for as long as it runs
@@ -351,12 +344,12 @@ class BaseClient(LoopBound):
     def _check_open(self, connecting: asyncio.Lock) -> None:
         """Raises `SessionLost` if the client was closed since the caller began to connect."""
         if connecting is not self._connecting:
-            raise SessionLost("this client was closed while it was connecting: call reset() for a new session")
+            raise errors.SessionLost("this client was closed while it was connecting: call reset() for a new session")
 
     def _check_mode(self, what: str) -> None:
         """Raises `UsageError` in production mode, except for the calls that servers then offer."""
         if self._client_mode == "production" and what not in self._production_calls:
-            raise UsageError(
+            raise errors.UsageError(
                 f"{what} is not for clients in production mode (mode, OPENENV_CLIENT_MODE), where servers offer "
                 "tools and no call that drives an episode: use list_tools and call_tool of MCPToolClient, or leave "
                 "mode out (EnvClient takes mode='simulation' too)"
@@ -406,7 +399,7 @@ class BaseClient(LoopBound):
         while (endpoint := one or endpoints.pick(tried)) is not None:
             try:
                 return await connect(endpoint)
-            except (ConnectionFailed, ProviderFailed, Draining):
+            except (errors.ConnectionFailed, errors.ProviderFailed, errors.Draining):
                 endpoint.failed()
                 tried.append(endpoint)
                 if one is not None or len(tried) == len(endpoints.all):
@@ -426,4 +419,4 @@ class BaseClient(LoopBound):
 
     def _cut(self, reason: str) -> None:
         if self._held is not None:
-            self._held.error = ConnectionLost(reason)
+            self._held.error = errors.ConnectionLost(reason)

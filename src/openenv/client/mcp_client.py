@@ -10,15 +10,7 @@ from typing import Any, cast
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import from_json, to_json
 
-from ..errors import (
-    OpenEnvError,
-    ProtocolViolation,
-    ServerFull,
-    StepFailed,
-    ToolFailed,
-    UsageError,
-    from_wire,
-)
+from .. import errors
 from ..mcp.types import CallToolAction, CallToolObservation, ListToolsObservation, McpMethod, Tool
 from ..types import Observation, State, StepResult
 from .connection import CallKind, ClientConnectionV2, ClientSession, OneSessionConnection, session_lost, too_large
@@ -57,7 +49,9 @@ class McpConnection(OneSessionConnection):
         except ValueError:
             reply = None
         if not isinstance(reply, dict):
-            self.lost(ProtocolViolation(f"the server sent a frame that is not a reply: {bytes(frame)[:200]!r}"))
+            self.lost(
+                errors.ProtocolViolation(f"the server sent a frame that is not a reply: {bytes(frame)[:200]!r}")
+            )
             self._drop()
             return
         number = reply.get("id")
@@ -65,27 +59,27 @@ class McpConnection(OneSessionConnection):
         if waiter is not None and not waiter.done():
             waiter.set_result(reply)
 
-    def lost(self, error: OpenEnvError) -> None:
+    def lost(self, error: errors.OpenEnvError) -> None:
         self.error = self.error or error
         for waiter in self._waiting.values():
             if not waiter.done():
                 waiter.set_exception(self.error)
 
 
-def rpc_error(tool: str, error: Any) -> OpenEnvError:
+def rpc_error(tool: str, error: Any) -> errors.OpenEnvError:
     """The `OpenEnvError` for a JSON-RPC error."""
     if not isinstance(error, Mapping):
-        return ProtocolViolation(f"the server sent an error that is not a JSON-RPC error: {error!r:.200}")
+        return errors.ProtocolViolation(f"the server sent an error that is not a JSON-RPC error: {error!r:.200}")
     message, data = str(error.get("message", "")), error.get("data")
     failure = f"Tool {tool!r} failed: {message}"
     facts: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
     if "error_type" in facts:
-        return ToolFailed(tool, str(facts["error_type"]), failure)
+        return errors.ToolFailed(tool, str(facts["error_type"]), failure)
     if "error" in facts:
-        return from_wire({**facts, "message": message})
+        return errors.from_wire({**facts, "message": message})
     if error.get("code") == CAPACITY and "max_sessions" in facts:
-        return from_wire({**facts, "error": ServerFull.__name__, "message": message})
-    return ToolFailed(tool, "execution_error", failure) if tool else StepFailed(message)
+        return errors.from_wire({**facts, "error": errors.ServerFull.__name__, "message": message})
+    return errors.ToolFailed(tool, "execution_error", failure) if tool else errors.StepFailed(message)
 
 
 class GenericMCPObservation(Observation):
@@ -140,7 +134,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         **options: Any,
     ):
         if mode is not None and mode.lower() == "simulation":
-            raise UsageError(
+            raise errors.UsageError(
                 "MCPToolClient has no mode 'simulation': leave mode out for reset, step and tools in one session, "
                 "or use GenericEnvClient"
             )
@@ -182,7 +176,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         try:
             result.observation = kind.model_validate(fields)
         except ValidationError as error:
-            raise ProtocolViolation(f"the server's reply is not an observation of tools: {error}") from error
+            raise errors.ProtocolViolation(f"the server's reply is not an observation of tools: {error}") from error
         return result
 
     async def _list_tools(self, use_cache: bool) -> list[Tool]:
@@ -198,7 +192,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
                     for each in answer["tools"]
                 ]
             except (KeyError, TypeError, AttributeError, ValidationError) as error:
-                raise ProtocolViolation(f"the server's reply lists no tools: {answer!r:.200}") from error
+                raise errors.ProtocolViolation(f"the server's reply lists no tools: {answer!r:.200}") from error
         return list(self._tools_cache)
 
     async def _ask(self, method: str, params: dict[str, Any]) -> Any:
@@ -220,7 +214,7 @@ class MCPClientBase(EnvClient[Any, Any, State]):
         if self._client_mode != "production":
             return await super()._dial_session()
         if self._endpoints is None:
-            raise UsageError("mode='production' uses the /mcp of a server: pass base_url, and not app")
+            raise errors.UsageError("mode='production' uses the /mcp of a server: pass base_url, and not app")
         self._tools_cache = None
         return await self._at_one_of(self._endpoints, ANY_SERVER, self._dial_mcp)
 
@@ -279,10 +273,10 @@ class MCPToolClient(MCPClientBase):
             return _value_of(name, await self._ask("tools/call", {"name": name, "arguments": arguments}))
         observation = (await self._step_async(CallToolAction(tool_name=name, arguments=arguments))).observation
         if not isinstance(observation, CallToolObservation):
-            raise ProtocolViolation(f"the server does not call tools: {observation!r:.200}")
+            raise errors.ProtocolViolation(f"the server does not call tools: {observation!r:.200}")
         if observation.error is not None:
             error = observation.error
-            raise ToolFailed(name, error.error_type.value, f"Tool {name!r} failed: {error.message}")
+            raise errors.ToolFailed(name, error.error_type.value, f"Tool {name!r} failed: {error.message}")
         return _value_of(name, observation.result)
 
     async def _get_tool(self, name: str) -> Tool | None:
@@ -325,6 +319,6 @@ def _value_of(name: str, result: Any) -> Any:
     if result.get("isError") or result.get("is_error"):
         content = result.get("content") or ()
         said = " ".join(str(block.get("text")) for block in content if isinstance(block, Mapping) and "text" in block)
-        raise ToolFailed(name, "execution_error", f"Tool {name!r} failed: {said}")
+        raise errors.ToolFailed(name, "execution_error", f"Tool {name!r} failed: {said}")
     value = result["data"] if "data" in result else result.get("structuredContent")
     return result.get("content") or None if value is None else value

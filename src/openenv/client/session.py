@@ -11,19 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from .. import errors
 from .._backoff import FIRST_PAUSE_S, jittered_pause, retry_connect
-from ..errors import (
-    CapacityError,
-    ConnectionFailed,
-    ConnectionLost,
-    ConnectTimeout,
-    OpenEnvError,
-    ProtocolViolation,
-    SequenceError,
-    SessionLost,
-    TooManyCalls,
-    UnknownSession,
-)
 from ..protocol.client import Request, error_of
 from .connection import (
     LATE_S,
@@ -40,13 +29,13 @@ from .connection import (
 )
 from .payloads import unwritable_error
 
-AttachResult = Payload | OpenEnvError
+AttachResult = Payload | errors.OpenEnvError
 """The server's answer to `attach`: the numbers of the session's last call, or an error if there is no session."""
 # No server keeps a session longer.
 LONGEST_WINDOW_S = 86_400.0
 
 
-_GONE = (SessionLost, UnknownSession, SequenceError)
+_GONE = (errors.SessionLost, errors.UnknownSession, errors.SequenceError)
 """Replies that end a session. (After a `SequenceError` it is unknown which calls were executed.)"""
 _CONTENTS = {"reset": "kwargs", "step": "action"}
 _TIMED = frozenset({"reset", "step", "mcp"})
@@ -106,7 +95,7 @@ class SessionGroup(Generic[S]):
     """
 
     def __init__(self, link: ClientConnectionV2, dial: Dial, patience_s: float, wait_s: float | None):
-        self.error: OpenEnvError | None = None
+        self.error: errors.OpenEnvError | None = None
         self.loop = link.loop
         self._dial = dial
         self._patience_s = patience_s
@@ -130,7 +119,7 @@ class SessionGroup(Generic[S]):
             self._returning.cancel()
             await asyncio.wait([self._returning])
         await self.link.aclose([*self._sessions, *self._unwanted])
-        self._finish(ConnectionLost("this client was closed"))
+        self._finish(errors.ConnectionLost("this client was closed"))
 
     def _opening(self, state: S) -> Payload:
         """The fields of the call that opens a session."""
@@ -139,11 +128,11 @@ class SessionGroup(Generic[S]):
             fields["wait_s"] = self._wait_s
         return fields
 
-    def _is_end(self, state: S, error: OpenEnvError, counted: bool = True) -> bool:
+    def _is_end(self, state: S, error: errors.OpenEnvError, counted: bool = True) -> bool:
         """Takes the error of a call. True: the session has ended with it."""
-        if isinstance(error, TooManyCalls):
+        if isinstance(error, errors.TooManyCalls):
             state.seq -= counted  # the server did not count it
-        elif isinstance(error, SequenceError):
+        elif isinstance(error, errors.SequenceError):
             self.link.post("close", {"session": state.session})
         return isinstance(error, _GONE)
 
@@ -159,7 +148,7 @@ class SessionGroup(Generic[S]):
         link.on_event = self._on_event
         link.on_end = self._on_end
 
-    def _on_end(self, error: OpenEnvError) -> None:
+    def _on_end(self, error: errors.OpenEnvError) -> None:
         """The link has ended."""
         resumable = self.error is None and bool(self._sessions) and not self._closing
         if resumable and self._window_s():
@@ -170,7 +159,7 @@ class SessionGroup(Generic[S]):
     def _window_s(self) -> float:
         """Seconds for which the sessions of the link, which has ended, may come back; 0 if they cannot."""
         error, hello = self.link.error, self.link.hello
-        if not isinstance(error, ConnectionFailed) or not error.retryable:
+        if not isinstance(error, errors.ConnectionFailed) or not error.retryable:
             return 0.0
         if hello is None:  # it ended before the server named its window; nothing was answered yet
             return self._patience_s
@@ -180,19 +169,19 @@ class SessionGroup(Generic[S]):
     async def _return(self) -> None:
         """Resumes the sessions on another connection; tries again until the window is over."""
         window, cause, hello = self._window_s(), self.link.error, self.link.hello
-        reason: OpenEnvError | None = None
+        reason: errors.OpenEnvError | None = None
         found: tuple[ClientConnectionV2, dict[str, AttachResult]] | None = None
 
         async def attempt() -> tuple[ClientConnectionV2, dict[str, AttachResult]]:
             nonlocal reason
             try:
                 return await self._connect_again()
-            except OpenEnvError as error:
+            except errors.OpenEnvError as error:
                 reason = error
                 raise
 
         # `reason` says more than the exception: that of the window, or that of the last attempt.
-        with contextlib.suppress(OpenEnvError, TimeoutError):
+        with contextlib.suppress(errors.OpenEnvError, TimeoutError):
             async with asyncio.timeout(window):
                 await asyncio.sleep(jittered_pause(FIRST_PAUSE_S))
                 found = await retry_connect(attempt, window)
@@ -204,7 +193,7 @@ class SessionGroup(Generic[S]):
         assert cause is not None
         limit = "resume_window_s of the server" if hello is not None else "connect_timeout_s"
         last = "" if reason is None else f": {reason.message}"
-        gone = SessionLost(
+        gone = errors.SessionLost(
             f"the session is gone, call reset() for a new one: its connection was lost ({cause.message}), and "
             f"no new connection could be made within {window:g} s ({limit}){last}"
         )
@@ -221,17 +210,17 @@ class SessionGroup(Generic[S]):
         end = await self._dial(self.link.affinity)
         if not isinstance(end, ClientConnectionV2):
             await end.aclose()
-            raise ProtocolViolation("the server that answers now does not speak protocol v2")
+            raise errors.ProtocolViolation("the server that answers now does not speak protocol v2")
         tokens: dict[str, str] = {}
         try:
             try:
                 await end.greeting(self._patience_s)
-            except ProtocolViolation as silence:  # a bad network may recover
-                raise ConnectTimeout(silence.message) from silence
+            except errors.ProtocolViolation as silence:  # a bad network may recover
+                raise errors.ConnectTimeout(silence.message) from silence
             tokens = {session: state.token for session, state in self._sessions.items()} | self._unwanted
             end.on_event = self._on_event
             verdicts = await self._attach(end, tokens)
-        except OpenEnvError as error:
+        except errors.OpenEnvError as error:
             end.end(error)
             raise
         except asyncio.CancelledError:
@@ -256,11 +245,13 @@ class SessionGroup(Generic[S]):
                 if tokens:
                     await over
         except TimeoutError as error:
-            raise ConnectTimeout(f"no answer to attach within {self._patience_s:g} s (connect_timeout_s)") from error
+            raise errors.ConnectTimeout(
+                f"no answer to attach within {self._patience_s:g} s (connect_timeout_s)"
+            ) from error
         if link.error is not None:
-            raise ConnectionLost(f"the connection ended again: {link.error.message}") from link.error
+            raise errors.ConnectionLost(f"the connection ended again: {link.error.message}") from link.error
         for verdict in verdicts.values():
-            if isinstance(verdict, CapacityError):  # no room now
+            if isinstance(verdict, errors.CapacityError):  # no room now
                 raise verdict
         return verdicts
 
@@ -279,7 +270,7 @@ class SessionGroup(Generic[S]):
         """Takes the server's answer to `attach`. False: the session is gone."""
         session = str(state.session)
         if not isinstance(verdict, dict):
-            if state.opened or not isinstance(verdict, UnknownSession):
+            if state.opened or not isinstance(verdict, errors.UnknownSession):
                 self._lose(state, session_not_resumed(verdict))
                 return False
             return True  # its `open` did not arrive
@@ -289,7 +280,7 @@ class SessionGroup(Generic[S]):
             self._take_last(state, {**last, "session": session})
         return self._sessions.get(session) is state
 
-    def _finish(self, error: OpenEnvError) -> None:
+    def _finish(self, error: errors.OpenEnvError) -> None:
         """Ends for good."""
         if self.error is not None:
             return
@@ -309,11 +300,11 @@ class SessionGroup(Generic[S]):
         """Continues sessions that are back: opens those that were not open, and repeats calls without a reply."""
         raise NotImplementedError
 
-    def _lose(self, state: S, error: OpenEnvError) -> None:
+    def _lose(self, state: S, error: errors.OpenEnvError) -> None:
         """Takes the end of one session."""
         raise NotImplementedError
 
-    def _end_calls(self, states: Sequence[S], error: OpenEnvError) -> None:
+    def _end_calls(self, states: Sequence[S], error: errors.OpenEnvError) -> None:
         """Takes the end of the group, with the sessions that it had."""
         raise NotImplementedError
 
@@ -339,7 +330,7 @@ class _PendingCall(asyncio.Future[Payload]):
     def answer(self, payload: Payload, _more: bool) -> None:
         self._session.answered(self, payload)
 
-    def fail(self, error: OpenEnvError) -> None:
+    def fail(self, error: errors.OpenEnvError) -> None:
         self._session.refused(self, error)
 
 
@@ -436,7 +427,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
         name = _PARTS.get(kind)
         part = payload if name is None else payload.get(name)
         if not isinstance(part, dict):
-            raise ProtocolViolation(f"a reply without {name!r}: {payload!r:.200}")
+            raise errors.ProtocolViolation(f"a reply without {name!r}: {payload!r:.200}")
         return part
 
     async def aclose(self) -> None:
@@ -452,11 +443,11 @@ class ResumableSession(SessionGroup[ClientSessionState]):
             call.set_result(payload)
         self._advance()
 
-    def refused(self, call: _PendingCall, error: OpenEnvError) -> None:
+    def refused(self, call: _PendingCall, error: errors.OpenEnvError) -> None:
         if self.link.error is not None:
             return  # not an answer: `_on_end` decides about the call when all requests of the link have failed
         if self._is_end(self._state, error, counted=call.seq > 0):
-            self._finish(session_lost(error) if isinstance(error, UnknownSession) else error)
+            self._finish(session_lost(error) if isinstance(error, errors.UnknownSession) else error)
             return
         self._over()
         if not call.done():
@@ -499,7 +490,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
             fields["deadline_s"] = deadline_of(call.due, self.loop.time())
         try:
             call.request = self.link.ask(call.kind, fields, call)
-        except (OpenEnvError, ValueError) as error:
+        except (errors.OpenEnvError, ValueError) as error:
             if self.link.error is not None:
                 self._underway = False
                 return  # the next link sends it, or it fails with the reason that there is none
@@ -507,7 +498,9 @@ class ResumableSession(SessionGroup[ClientSessionState]):
             if call.seq:
                 self._state.seq -= 1
             if not call.done():
-                call.set_exception(error if isinstance(error, OpenEnvError) else unwritable_error(call.kind, error))
+                call.set_exception(
+                    error if isinstance(error, errors.OpenEnvError) else unwritable_error(call.kind, error)
+                )
 
     def _withdraw(self, call: _PendingCall) -> None:
         """Has the server stop the work of a call that was cancelled."""
@@ -532,7 +525,7 @@ class ResumableSession(SessionGroup[ClientSessionState]):
     def _on_opened(self, *_: object) -> None:
         self._state.opened = True
 
-    def _on_refused(self, error: OpenEnvError) -> None:
+    def _on_refused(self, error: errors.OpenEnvError) -> None:
         if self.link.error is None:  # else the link failed: not an answer
             self._refused = True
             self._finish(error)
@@ -568,10 +561,10 @@ class ResumableSession(SessionGroup[ClientSessionState]):
                 if call.kind == "fork":  # it may have been made before the connection was lost, or just now
                     self.dismiss(SessionRef(call.data["new"], call.data["token"]))
 
-    def _lose(self, state: ClientSessionState, error: OpenEnvError) -> None:
+    def _lose(self, state: ClientSessionState, error: errors.OpenEnvError) -> None:
         self._finish(error)
 
-    def _end_calls(self, states: Sequence[ClientSessionState], error: OpenEnvError) -> None:
+    def _end_calls(self, states: Sequence[ClientSessionState], error: errors.OpenEnvError) -> None:
         calls, self._calls_waiting = self._calls_waiting, deque()
         for call in calls:
             if not call.done():

@@ -11,31 +11,12 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
-from picows import (
-    WSCloseCode,
-    WSError,
-    WSFrame,
-    WSHandshakeError,
-    WSListener,
-    WSMsgType,
-    WSProtocolError,
-    WSTransport,
-    WSUpgradeRequest,
-    WSUpgradeResponse,
-    ws_connect,
-)
+import picows
 from python_socks import ProxyError
 
+from .. import errors
 from .._backoff import jittered_pause
 from .._http import reason_of
-from ..errors import (
-    ConnectionFailed,
-    ConnectionLost,
-    ConnectTimeout,
-    MessageTooLarge,
-    OpenEnvError,
-    ProtocolViolation,
-)
 from ..protocol.codecs import SUBPROTOCOLS, codec_of
 from ..settings import is_loopback, proxy_for
 from .connection import Receiver
@@ -47,7 +28,8 @@ from .handshake_errors import handshake_error, redirect_target
 _picows_log = logging.LoggerAdapter(logging.Logger("openenv.client.picows", logging.CRITICAL))
 # Seconds for the closing handshake; then the connection is dropped.
 CLOSE_TIMEOUT_S = 2.0
-_TEXT, _BINARY, _PONG, _CLOSE = WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.PONG, WSMsgType.CLOSE
+_TEXT, _BINARY = picows.WSMsgType.TEXT, picows.WSMsgType.BINARY
+_PONG, _CLOSE = picows.WSMsgType.PONG, picows.WSMsgType.CLOSE
 _SUBPROTOCOL, _ROUTE = "Sec-WebSocket-Protocol", "X-OpenEnv-Route"
 # Seconds between attempts, after an interrupted handshake.
 _PAUSES_S = (0.05, 0.1, 0.2, 0.4)
@@ -94,28 +76,28 @@ async def connect(
     try:
         async with asyncio.timeout(options.connect_timeout_s):
             await attempt.run()
-    except ProtocolViolation:
+    except errors.ProtocolViolation:
         raise
     except TimeoutError as error:
         attempt.leave()
-        raise ConnectTimeout(
+        raise errors.ConnectTimeout(
             f"no connection to {url} within {options.connect_timeout_s:g} s (connect_timeout_s): is the server up?"
         ) from error
-    except WSHandshakeError as error:
+    except picows.WSHandshakeError as error:
         refusal = handshake_error(url, error)
         if refusal is not None:
             raise refusal from None
         status = f" (HTTP {error.response.status})" if error.response is not None else ""
-        raise ConnectionFailed(
+        raise errors.ConnectionFailed(
             f"{url} does not speak WebSocket{status}: is this the address of an openenv server? {error}"
         ) from error
-    except (OSError, WSError, ProxyError) as error:
-        raise ConnectionFailed(f"cannot connect to {url}: {reason_of(error)}; is the server up?") from error
+    except (OSError, picows.WSError, ProxyError) as error:
+        raise errors.ConnectionFailed(f"cannot connect to {url}: {reason_of(error)}; is the server up?") from error
     except asyncio.CancelledError:
         attempt.leave()
         raise
     if not attempt.made:
-        raise ConnectionFailed(
+        raise errors.ConnectionFailed(
             f"{url} closed the connection during the handshake, again and again: is it an openenv server?"
         )
     return attempt.made[0]
@@ -150,7 +132,7 @@ class _Attempt:
     async def _shake_hands(self) -> None:
         try:
             await self._connect((*self._options.headers, (_SUBPROTOCOL, ", ".join(SUBPROTOCOLS))))
-        except WSHandshakeError as error:
+        except picows.WSHandshakeError as error:
             # Some servers refuse a request that offers subprotocols that they do not know.
             if error.response is None or error.response.status != HTTPStatus.BAD_REQUEST:
                 raise
@@ -167,7 +149,7 @@ class _Attempt:
         for _ in range(MOST_REDIRECTS):
             try:
                 await self._connect_to(url, headers)
-            except WSHandshakeError as error:
+            except picows.WSHandshakeError as error:
                 url, headers = redirect_target(url, headers, error)
             else:
                 return
@@ -178,7 +160,7 @@ class _Attempt:
         parts = urlsplit(url)
         host = parts.hostname or ""
         interval = options.ping_interval_s or 0.0
-        await ws_connect(
+        await picows.ws_connect(
             self._transport,
             url,
             ssl_context=ssl.create_default_context() if parts.scheme == "wss" else None,
@@ -195,11 +177,13 @@ class _Attempt:
             read_buffer_init_size=4096,
         )
 
-    def _transport(self, _: WSUpgradeRequest, response: WSUpgradeResponse) -> WebSocketTransport:
+    def _transport(self, _: picows.WSUpgradeRequest, response: picows.WSUpgradeResponse) -> WebSocketTransport:
         """Called by picows when the server has agreed to speak WebSocket."""
         subprotocol = response.headers.get(_SUBPROTOCOL)
         if subprotocol is not None and subprotocol not in SUBPROTOCOLS:
-            raise ProtocolViolation(f"{self._url} chose the subprotocol {subprotocol!r}, which was not offered")
+            raise errors.ProtocolViolation(
+                f"{self._url} chose the subprotocol {subprotocol!r}, which was not offered"
+            )
         transport = WebSocketTransport(
             self._url, self._receiver(subprotocol), self._options, self._unwanted, subprotocol
         )
@@ -208,7 +192,7 @@ class _Attempt:
         return transport
 
 
-class WebSocketTransport(WSListener):
+class WebSocketTransport(picows.WSListener):
     """One connection. Made by `connect`, which returns it when the handshake is done.
 
     Args:
@@ -252,12 +236,12 @@ class WebSocketTransport(WSListener):
         self._ws.send(self._kind, frame)
 
     def drop(self) -> None:
-        self._ws.send_close(WSCloseCode.OK)
+        self._ws.send_close(picows.WSCloseCode.OK)
         self._ws.disconnect()
 
     async def aclose(self) -> None:
         """Sends a close frame and waits for the server's, two seconds at most."""
-        self._ws.send_close(WSCloseCode.OK)
+        self._ws.send_close(picows.WSCloseCode.OK)
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._ended.wait()
@@ -267,53 +251,50 @@ class WebSocketTransport(WSListener):
 
     # Called by picows.
 
-    def on_ws_connected(self, transport: WSTransport) -> None:
+    def on_ws_connected(self, transport: picows.WSTransport) -> None:
         self._ws = transport
         if self._unwanted.is_set():
             self.drop()
 
-    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+    def on_ws_frame(self, transport: picows.WSTransport, frame: picows.WSFrame) -> None:
         kind = frame.msg_type
         if kind is self._kind and frame.fin:
             # Binary frames are decoded in this call: what remains of them is copied.
             binary = kind is _BINARY
             self._receiver.received(frame.get_payload_as_memoryview() if binary else frame.get_payload_as_bytes())
         elif kind is _CLOSE:
-            transport.send_close(WSCloseCode.OK)
+            transport.send_close(picows.WSCloseCode.OK)
             transport.disconnect()
         elif kind is not _PONG:
-            self._assemble(frame)
+            self._parts += frame.get_payload_as_memoryview()
+            if len(self._parts) > self._max_bytes:
+                said = f"{len(self._parts)} > {self._max_bytes}"
+                raise picows.WSProtocolError(picows.WSCloseCode.MESSAGE_TOO_BIG, said)
+            if frame.fin:
+                message, self._parts = bytes(self._parts), bytearray()
+                self._receiver.received(message)
 
-    def on_ws_disconnected(self, transport: WSTransport) -> None:
+    def on_ws_disconnected(self, transport: picows.WSTransport) -> None:
         self._gone = True
         if self._on_closed is not None:
             self._on_closed()
         self._end = asyncio.get_running_loop().create_task(self._explain_end(transport))
 
-    def _assemble(self, frame: WSFrame) -> None:
-        """Collects the fragments of a message."""
-        self._parts += frame.get_payload_as_memoryview()
-        if len(self._parts) > self._max_bytes:
-            raise WSProtocolError(WSCloseCode.MESSAGE_TOO_BIG, f"{len(self._parts)} > {self._max_bytes}")
-        if frame.fin:
-            message, self._parts = bytes(self._parts), bytearray()
-            self._receiver.received(message)
-
-    async def _explain_end(self, transport: WSTransport) -> None:
-        error: OpenEnvError
+    async def _explain_end(self, transport: picows.WSTransport) -> None:
+        error: errors.OpenEnvError
         try:
             # Ends at once, with the exception for which picows closed the connection, if any.
             await transport.wait_disconnected()
-        except WSProtocolError as cause:
-            if cause.code == WSCloseCode.MESSAGE_TOO_BIG:
-                error = MessageTooLarge(
+        except picows.WSProtocolError as cause:
+            if cause.code == picows.WSCloseCode.MESSAGE_TOO_BIG:
+                error = errors.MessageTooLarge(
                     f"the server sent a message over the limit of {self._max_bytes} bytes "
                     f"(max_message_size_mb): {cause}"
                 )
             else:
-                error = ProtocolViolation(f"{self._url}: {cause}")
+                error = errors.ProtocolViolation(f"{self._url}: {cause}")
         except Exception as fault:  # noqa: BLE001 - an edge: after any exception, no caller may wait forever
-            error = ProtocolViolation(
+            error = errors.ProtocolViolation(
                 f"a message from {self._url} could not be handled ({type(fault).__name__}: {fault}): "
                 "are client and server of one version?"
             )
@@ -324,6 +305,6 @@ class WebSocketTransport(WSListener):
             if close is not None:
                 reason = f": {close.reason}" if close.reason else ""
                 how = f" (the server closed it with code {close.code.value}{reason})"
-            error = ConnectionLost(f"the connection to {self._url} has ended{how}")
+            error = errors.ConnectionLost(f"the connection to {self._url} has ended{how}")
         self._receiver.lost(error)
         self._ended.set()

@@ -14,24 +14,9 @@ from .._introspection import AcceptedArguments, accepted_arguments
 from ..environment import Environment, Transform
 from ..errors import NotForkable, UsageError
 from ..types import Action, Observation, State
+from . import types
 from .session import client_of
 from .toolbox import VALID_MODES, Toolbox
-from .types import (
-    INTERRUPTIONS,
-    MCP_TOOL_CALL_TIMEOUT,
-    NO_TOOLS,
-    CallToolAction,
-    CallToolObservation,
-    ListToolsAction,
-    ListToolsObservation,
-    ToolFault,
-    ToolRequest,
-    ToolResult,
-    error_reply,
-    fault_of,
-    listing_reply,
-    message_of,
-)
 
 F = TypeVar("F", bound=Callable[..., Any])
 # A limit of 0 s is already over.
@@ -78,7 +63,7 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         mcp_server: The server.
     """
 
-    tool_timeout_s: ClassVar[float | None] = MCP_TOOL_CALL_TIMEOUT
+    tool_timeout_s: ClassVar[float | None] = types.MCP_TOOL_CALL_TIMEOUT
 
     # Set by the server for its sessions, before any call; None is simulation.
     _mode: str | None = None
@@ -175,12 +160,12 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         tool = names.get("result")
         try:
             exec(compile(code, "<string>", "exec"), names)  # noqa: S102 - that is what it is for
-        except INTERRUPTIONS:
+        except types.INTERRUPTIONS:
             raise
         except SyntaxError as error:
             return _code_observation(error=f"Syntax error: {error}")
         except BaseException as error:  # noqa: BLE001 - SystemExit of the code, too, is a result of it
-            return _code_observation(error=message_of(error) or type(error).__name__)
+            return _code_observation(error=types.message_of(error) or type(error).__name__)
         result = names.get("result")
         return _code_observation(result=None if result is tool else result)
 
@@ -190,10 +175,10 @@ class MCPEnvironment(Environment[Any, Any, Any]):
 
     def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
         """Answers a tool action, or does another one by `_step_impl`. May be called inside a running event loop."""
-        if isinstance(action, CallToolAction):
+        if isinstance(action, types.CallToolAction):
             return _tool_observation(action, _call_tool(self, action.tool_name, action.arguments, timeout_s))
-        if isinstance(action, ListToolsAction):
-            return ListToolsObservation(tools=[listed.tool for listed in _tools(self).tools(mode_of(self))])
+        if isinstance(action, types.ListToolsAction):
+            return types.ListToolsObservation(tools=[listed.tool for listed in _tools(self).tools(mode_of(self))])
         arguments = _accepted_arguments(type(self)._step_impl).of({"timeout_s": timeout_s, **kwargs})
         return self._step_impl(action, **arguments)
 
@@ -203,12 +188,12 @@ class MCPEnvironment(Environment[Any, Any, Any]):
         if not is_asynchronous(type(self)) and type(self).step is not MCPEnvironment.step:
             # The own `step` of the subclass defines its steps.
             return await asyncio.to_thread(self.step, action, **_accepted_arguments(type(self).step).of(given))
-        if isinstance(action, CallToolAction):
+        if isinstance(action, types.CallToolAction):
             outcome = await _call_tool_async(self, action.tool_name, action.arguments, timeout_s)
             return _tool_observation(action, outcome)
-        if isinstance(action, ListToolsAction):
+        if isinstance(action, types.ListToolsAction):
             found = await _tools(self).tools_async(mode_of(self))
-            return ListToolsObservation(tools=[listed.tool for listed in found])
+            return types.ListToolsObservation(tools=[listed.tool for listed in found])
         observation: Any = self._step_impl(action, **_accepted_arguments(type(self)._step_impl).of(given))
         return await observation if inspect.isawaitable(observation) else observation
 
@@ -294,33 +279,35 @@ def _code_observation(**metadata: Any) -> Observation:
 
 def _call_tool(
     environment: MCPEnvironment, name: str, arguments: dict[str, Any], timeout_s: float | None = None
-) -> ToolResult | ToolFault:
+) -> types.ToolResult | types.ToolFault:
     """The outcome of a tool call: every exception that the tool raises, `SystemExit` too, becomes an answer."""
     try:
         return _tools(environment).call(name, arguments, _limit(environment, timeout_s), mode_of(environment))
-    except INTERRUPTIONS:
+    except types.INTERRUPTIONS:
         raise
     except BaseException as error:  # noqa: BLE001 - the edge to foreign code
-        return fault_of(name, error)
+        return types.fault_of(name, error)
 
 
 async def _call_tool_async(
     environment: MCPEnvironment, name: str, arguments: dict[str, Any], timeout_s: float | None = None
-) -> ToolResult | ToolFault:
+) -> types.ToolResult | types.ToolFault:
     """The same for an async caller."""
     try:
         limit_s = _limit(environment, timeout_s)
         return await _tools(environment).call_async(name, arguments, limit_s, mode_of(environment))
-    except INTERRUPTIONS:
+    except types.INTERRUPTIONS:
         raise
     except BaseException as error:  # noqa: BLE001 - the edge to foreign code
-        return fault_of(name, error)
+        return types.fault_of(name, error)
 
 
-def _tool_observation(action: CallToolAction, outcome: ToolResult | ToolFault) -> CallToolObservation:
-    if isinstance(outcome, ToolFault):
-        return CallToolObservation(tool_name=action.tool_name, error=outcome.error)
-    return CallToolObservation(tool_name=action.tool_name, result=outcome)
+def _tool_observation(
+    action: types.CallToolAction, outcome: types.ToolResult | types.ToolFault
+) -> types.CallToolObservation:
+    if isinstance(outcome, types.ToolFault):
+        return types.CallToolObservation(tool_name=action.tool_name, error=outcome.error)
+    return types.CallToolObservation(tool_name=action.tool_name, result=outcome)
 
 
 class FactoryInMode(functools.partial[Any]):
@@ -343,22 +330,22 @@ class FactoryInMode(functools.partial[Any]):
         return environment
 
 
-def answer(environment: Any, ask: ToolRequest) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
+def answer(environment: Any, ask: types.ToolRequest) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
     """The operation: `{"result": ...}`, or `{"error": {code, message, data}}`.
 
     An asynchronous environment returns an awaitable of it, as for its steps.
     """
     if not isinstance(environment, MCPEnvironment) or toolbox_of(environment) is None:
-        return error_reply(NO_TOOLS)
+        return types.error_reply(types.NO_TOOLS)
     if is_asynchronous(type(environment)):
         return _answer_async(environment, ask)
     if ask.name is None:
-        return listing_reply(listed.wire for listed in _tools(environment).tools(mode_of(environment)))
+        return types.listing_reply(listed.wire for listed in _tools(environment).tools(mode_of(environment)))
     return ask.reply(_call_tool(environment, ask.name, ask.arguments))
 
 
-async def _answer_async(environment: MCPEnvironment, ask: ToolRequest) -> dict[str, Any]:
+async def _answer_async(environment: MCPEnvironment, ask: types.ToolRequest) -> dict[str, Any]:
     if ask.name is None:
         tools = await _tools(environment).tools_async(mode_of(environment))
-        return listing_reply(listed.wire for listed in tools)
+        return types.listing_reply(listed.wire for listed in tools)
     return ask.reply(await _call_tool_async(environment, ask.name, ask.arguments))
