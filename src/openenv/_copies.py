@@ -75,21 +75,18 @@ def _leads_to(value: Any, wanted: Any) -> bool:
     """Whether an object is reachable from another one, through its contents and the closures of its functions."""
     seen, pending = {id(value)}, [value]
     while pending and len(seen) < _MOST_OBJECTS:
-        for held in _held(pending.pop()):
+        value = pending.pop()
+        if isinstance(value, FunctionType):  # not its globals
+            members = [value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__]
+        else:
+            members = [] if isinstance(value, (type, ModuleType)) else gc.get_referents(value)
+        for held in members:
             if held is wanted:
                 return True
             if id(held) not in seen and gc.is_tracked(held):
                 seen.add(id(held))
                 pending.append(held)
     return False
-
-
-def _held(value: Any) -> list[Any]:
-    if isinstance(value, (type, ModuleType)):
-        return []
-    if isinstance(value, FunctionType):  # not its globals
-        return [value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__]
-    return gc.get_referents(value)
 
 
 def _culprit(environment: Any) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from openenv.envs.echo.models import EchoAction
 from openenv.errors import InvalidAction
-from openenv.evals.wording import Wording
+from openenv.evals.inspect_bridge import Wording
 
 from .environments import DiceAction
 

@@ -102,15 +102,10 @@ class InspectAIHarness(EvalHarness):
         if log.status != "success":
             reason = getattr(getattr(log, "error", None), "message", None) or "see its log"
             raise ProviderFailed(f"the evaluation of {task!r} ended with status {log.status}: {reason}")
-        return _scores(log)
-
-
-def _scores(log: Any) -> dict[str, Any]:
-    """The metrics of a log; a name that several scorers share gets the scorer's name as a prefix."""
-    metrics = [
-        (score.name, name, metric.value)
-        for score in (log.results.scores if log.results else ())
-        for name, metric in score.metrics.items()
-    ]
-    names = [name for _, name, _ in metrics]
-    return {f"{scorer}/{name}" if names.count(name) > 1 else name: value for scorer, name, value in metrics}
+        metrics = [
+            (score.name, name, metric.value)
+            for score in (log.results.scores if log.results else ())
+            for name, metric in score.metrics.items()
+        ]
+        names = [name for _, name, _ in metrics]
+        return {f"{scorer}/{name}" if names.count(name) > 1 else name: value for scorer, name, value in metrics}

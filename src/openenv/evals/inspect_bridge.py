@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
+from ..chat import JsonAnswer
 from ..client import GenericEnvClient
 from ..errors import InvalidAction, MissingExtra, UsageError
 from ..mcp.types import Tool
@@ -16,7 +18,6 @@ from ..types import StepResult
 from .cases import Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
 from .runner import end_of
 from .server import EvalServer
-from .wording import Wording
 
 try:
     from inspect_ai import Task, task
@@ -33,6 +34,49 @@ __all__ = ["environment_task", "episode_return", "play_environment"]
 EPISODES = 10
 _STORED = "openenv"
 _RESET = ("seed", "split", "index")
+# Fields of results that are not part of the observation.
+_BESIDE = frozenset({"metadata", "reward", "done", "terminated", "truncated"})
+_CHOICES = frozenset({"enum", "const"})
+
+
+class Wording:
+    """Text form of actions.
+
+    If an action is a single string by its schema, it is the model's whole answer; otherwise it is JSON, alone, in a
+    code block, or after text.
+
+    Args:
+        schema: JSON Schema of actions.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]):
+        self._schema = inlined(schema, schema)
+        fields = self._own_fields()
+        texts = [name for name, part in fields.items() if part.get("type") == "string" and not _CHOICES & part.keys()]
+        self._field = texts[0] if texts and len(fields) == 1 else None
+
+    @property
+    def instructions(self) -> str:
+        """Instructions to the model for the form of its answers."""
+        if self._field is not None:
+            about = self._schema["properties"][self._field].get("description")
+            return f"Answer with your action and nothing else: {about or self._field}."
+        asked = {name: part for name, part in self._schema.items() if name not in {"title", "description", "$defs"}}
+        asked["properties"] = self._own_fields()
+        return f"Answer with one JSON object that is your action, by this JSON Schema: {json.dumps(asked)}"
+
+    def read(self, answer: str) -> dict[str, Any]:
+        """Parses the action in an answer.
+
+        Raises:
+            InvalidAction: The answer contains no action.
+        """
+        if self._field is not None:
+            return {self._field: answer.strip()}
+        return JsonAnswer().read(answer)
+
+    def _own_fields(self) -> dict[str, Any]:
+        return {name: part for name, part in self._schema.get("properties", {}).items() if name not in _BESIDE}
 
 
 @task(name="openenv")

@@ -244,7 +244,7 @@ class TaskSampler:
             self._check()
             # The oldest epoch with a free task, or else the next epoch; None after the last one.
             epoch = next((each for each in self._epochs.values() if each.free), None)
-            if epoch is None and self._further:
+            if epoch is None and self._by_signal is None and (self._most is None or self._begun < self._most):
                 epoch = self._next()
             if index is not None:
                 return self._taken(self._by_index(epoch, index))
@@ -369,11 +369,6 @@ class TaskSampler:
                 f"this TaskSampler belongs to process {self._pid}, and tasks would come twice: make one in each "
                 "process, with shard= and shards="
             )
-
-    @property
-    def _further(self) -> bool:
-        """Whether another epoch can begin."""
-        return self._by_signal is None and (self._most is None or self._begun < self._most)
 
     def _epoch_of(self, key: TaskKey) -> Epoch | SignalOrder:
         return self._by_signal or self._epochs[key[0]]

@@ -219,7 +219,10 @@ def _reach(one: float, other: float, alike: float) -> float:
 def _correlation(first: Sequence[bool], second: Sequence[bool], clusters: Clusters) -> float:
     """The phi coefficient, with Newcombe's continuity correction if positive; for clusters, that of their sums."""
     if clusters is not None and 1 < len(set(clusters)) < len(first):
-        return _clustered_correlation(first, second, clusters)
+        # From the variances of both and of their difference.
+        apart = [there - here for here, there in zip(first, second, strict=True)]
+        one, two, both = (clustered_variance(values, clusters)[0] for values in (first, second, apart))
+        return max(-1.0, min(1.0, (one + two - both) / (2 * math.sqrt(one * two)))) if one * two else 0.0
     count, ours, theirs = len(first), sum(first), sum(second)
     spread = ours * (count - ours) * theirs * (count - theirs)
     if not spread:
@@ -227,12 +230,3 @@ def _correlation(first: Sequence[bool], second: Sequence[bool], clusters: Cluste
     both = sum(one and other for one, other in zip(first, second, strict=True))
     together = both * count - ours * theirs
     return (max(0.0, together - count / 2) if together > 0 else together) / math.sqrt(spread)
-
-
-def _clustered_correlation(first: Sequence[bool], second: Sequence[bool], clusters: Sequence[Hashable]) -> float:
-    """The correlation of the two shares, from the variances of both and of their difference."""
-    ours, theirs, apart = (
-        clustered_variance(values, clusters)[0]
-        for values in (first, second, [there - here for here, there in zip(first, second, strict=True)])
-    )
-    return max(-1.0, min(1.0, (ours + theirs - apart) / (2 * math.sqrt(ours * theirs)))) if ours * theirs else 0.0

@@ -275,10 +275,15 @@ def _mark_array(array: Any) -> dict[str, Any]:
     return {"$array": {"dtype": dtype, "shape": shape, "data": b64encode(data).decode()}}
 
 
+def escape_marks(fields: dict[str, Any]) -> dict[str, Any]:
+    """A dict that cannot be taken for marked bytes, a marked array, or an escaped dict."""
+    return {"$object": fields} if len(fields) == 1 and not _MARKS.isdisjoint(fields) else fields
+
+
 _portable_json = Portable(
     of_bytes=lambda data: {"$bytes": b64encode(data).decode()},
     of_array=_mark_array,
-    of_map=lambda fields: {"$object": fields} if len(fields) == 1 and not _MARKS.isdisjoint(fields) else fields,
+    of_map=escape_marks,
 )
 
 

@@ -43,19 +43,15 @@ PAUSE_S = 1.0
 _CLOSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}
 
 
-async def _still_there() -> str | None:
+async def _nothing() -> str | None:
     return None
-
-
-async def _nothing() -> str:
-    return ""
 
 
 async def until_ready(
     base_url: str,
     timeout_s: float,
-    gone: Ask = _still_there,
-    log: Callable[[], Awaitable[str]] = _nothing,
+    gone: Ask = _nothing,
+    log: Ask = _nothing,
     api_key: str | None = None,
     trouble: Callable[[], str | None] = lambda: None,
 ) -> None:
@@ -84,9 +80,9 @@ async def until_ready(
             ended = await first_of(attempts, watch)
     except TimeoutError:
         limit, reason = f"{round(timeout_s, 2):g} s (timeout_s)", trouble() or probe.reason
-        raise NotReady(with_tail(f"{base_url} was not ready within {limit}: {reason}", await log())) from None
+        raise NotReady(with_tail(f"{base_url} was not ready within {limit}: {reason}", await log() or "")) from None
     if attempts not in ended:
-        raise LaunchFailed(with_tail(f"the server {watch.result()} before it was ready", await log()))
+        raise LaunchFailed(with_tail(f"the server {watch.result()} before it was ready", await log() or ""))
     attempts.result()
 
 

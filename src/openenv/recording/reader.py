@@ -212,7 +212,10 @@ class ParquetSource:
             for batch in self._file.iter_batches(BATCH_ROWS, columns=_HEAD):
                 for row in batch.to_pylist():
                     try:
-                        head = _head_of_row(row)
+                        facts = {name: row[name] for name in _HEAD if row[name] is not None}
+                        if "source" in facts:
+                            facts["source"] = msgspec.json.decode(facts["source"])
+                        head = msgspec.convert(facts, TransitionHead)
                     except (msgspec.DecodeError, RecursionError) as error:
                         damage.add(ReadFault(self.path, f"row {place + 1}", f"it is not a transition: {error}"))
                     else:
@@ -227,7 +230,11 @@ class ParquetSource:
         for group, found in groupby(places, lambda place: bisect_right(self._starts, place) - 1):
             rows = [place - self._starts[group] for place in found]
             for first in range(0, len(rows), BATCH_ROWS):
-                for row in self._group(group).take(rows[first : first + BATCH_ROWS]).to_pylist():
+                try:
+                    there = self._read_group(group)
+                except self._damages as error:
+                    raise UnreadableRecord(f"{self.path} is damaged: {_first_line(error)}") from None
+                for row in there.take(rows[first : first + BATCH_ROWS]).to_pylist():
                     facts = {name: row[name] for name in Transition.__struct_fields__ if row[name] is not None}
                     try:
                         for name in facts.keys() & JSON_COLUMNS:
@@ -237,19 +244,6 @@ class ParquetSource:
                     except (msgspec.DecodeError, RecursionError, UnreadableRecord) as error:
                         kind = type(error) if isinstance(error, UnreadableRecord) else UnreadableRecord
                         raise kind(f"{self.path}, step {row['step']} of {row['episode_id']}: {error}") from None
-
-    def _group(self, number: int) -> Any:
-        try:
-            return self._read_group(number)
-        except self._damages as error:
-            raise UnreadableRecord(f"{self.path} is damaged: {_first_line(error)}") from None
-
-
-def _head_of_row(row: dict[str, Any]) -> TransitionHead:
-    facts = {name: row[name] for name in _HEAD if row[name] is not None}
-    if "source" in facts:
-        facts["source"] = msgspec.json.decode(facts["source"])
-    return msgspec.convert(facts, TransitionHead)
 
 
 def _first_line(error: BaseException) -> str:

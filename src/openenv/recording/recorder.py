@@ -278,6 +278,7 @@ def check_folder(folder: str | os.PathLike[str]) -> Path:
 _recorders: WeakSet[Recorder] = WeakSet()
 
 
+@atexit.register
 def _close_all() -> None:
     for recorder in list(_recorders):
         recorder.close()
@@ -291,6 +292,5 @@ def _reset_in_child() -> None:
             journal.close(sync=False)
 
 
-atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_in_child)

@@ -22,13 +22,12 @@ from ..errors import OpenEnvError, ProtocolViolation
 from ..protocol import values
 from ..protocol.arrays import write_array
 from ..protocol.client import check_outcome
-from ..protocol.codecs import Body, JsonCodec, is_plain
+from ..protocol.codecs import Body, JsonCodec, escape_marks, is_plain
 from ..protocol.coercion import forms_of
 from ..protocol.encoding import encode_outcome
 from ..telemetry.logs import warn_once
 from .storage import LARGE_BYTES, Blob, npy_of
 
-_MARKS = frozenset({"$bytes", "$array", "$object"})
 # A client cannot guess these tokens, so none of its strings can pass as one.
 _SECRET = secrets.token_hex(24)
 _numbers = count()
@@ -51,7 +50,7 @@ class RecordCodec(JsonCodec):
 
     def __init__(self) -> None:
         self.blobs: list[Blob] = []
-        self._portable = values.Portable(self._of_bytes, self._of_array, _escaped)
+        self._portable = values.Portable(self._of_bytes, self._of_array, escape_marks)
 
     def take_blobs(self) -> list[Blob]:
         """Returns the blobs and clears the list."""
@@ -123,10 +122,6 @@ class RecordCodec(JsonCodec):
         token = f"{_SECRET}{next(_numbers):016x}"
         self.blobs.append(Blob(token.encode(), suffix, parts))
         return token
-
-
-def _escaped(fields: dict[str, Any]) -> dict[str, Any]:
-    return {"$object": fields} if len(fields) == 1 and not _MARKS.isdisjoint(fields) else fields
 
 
 logger = logging.getLogger("openenv.recording")

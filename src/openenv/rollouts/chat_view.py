@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Self
 
 import msgspec
@@ -176,7 +177,7 @@ class ChatView:
         for number, entry in enumerate(entries):
             call_id = entry.get("id")
             if not isinstance(call_id, str) or not call_id or call_id in ids:
-                call_id = _new_id(number, ids)
+                call_id = next(made for each in count(number) if (made := f"call_{each}") not in ids)
             ids.add(call_id)
             calls.append(self._of_entry(entry, call_id))
         message["tool_calls"] = entries
@@ -238,7 +239,9 @@ class ChatView:
         if self.chat.answer == "tools":
             return ChatCall(None, error=f"call one of the tools: {', '.join(self._functions)}")
         # Reasoning that the endpoint left in the text ends here; actions in it are drafts.
-        text = _text_in(content).rpartition("</think>")[2]
+        if isinstance(content, list):  # parts
+            content = "\n".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+        text = (content if isinstance(content, str) else "").rpartition("</think>")[2]
         try:
             read = self.chat.answer.read(text)
             fields = read if isinstance(read, dict) else self._fields_in(read)
@@ -265,12 +268,6 @@ class ChatView:
             return _json(value)
         except ValueError:
             raise InvalidAction(f"{name} must be {' or '.join(types)}, not {value!r:.100}") from None
-
-
-def _new_id(number: int, taken: set[str]) -> str:
-    while (made := f"call_{number}") in taken:
-        number += 1
-    return made
 
 
 def _arguments(given: Any) -> dict[str, Any]:
@@ -317,13 +314,6 @@ def _types_of(schema: Mapping[str, Any]) -> list[str]:
         return ["string" if isinstance(value, str) else "a value" for value in schema["enum"]]
     found = schema.get("type", [])
     return [found] if isinstance(found, str) else list(found)
-
-
-def _text_in(content: Any) -> str:
-    """The text of a message's content, which may be parts."""
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
-    return content if isinstance(content, str) else ""
 
 
 def _written(content: ModelContent, otherwise: str) -> str | list[dict[str, Any]]:

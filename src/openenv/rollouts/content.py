@@ -187,14 +187,11 @@ def _filled(template: str, fields: Mapping[str, Any]) -> str:
     for text, name, _, _ in Formatter().parse(template):
         parts.append(text)
         if name is not None:
-            parts.append(_inserted(_value(name, fields)))
+            value = _value(name, fields)
+            if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+                value = "\n".join(value)
+            parts.append(value if isinstance(value, str) else "" if value is None else _json(value))
     return "".join(parts).rstrip()
-
-
-def _inserted(value: Any) -> str:
-    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
-        return "\n".join(value)
-    return value if isinstance(value, str) else "" if value is None else _json(value)
 
 
 def _value(name: str, fields: Mapping[str, Any]) -> Any:

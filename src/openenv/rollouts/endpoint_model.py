@@ -185,19 +185,16 @@ class EndpointModel(ABC):
         events = events_of(reply.content)
         try:
             if (error := error_in(events)) is not None:
-                raise failure_of(_status_of(error), error, f"{self.name} at {address.name}", address)
+                # The status that the error would have had: that of a failing server, unless it says more.
+                code = error["error"].get("code") if isinstance(error["error"], Mapping) else None
+                status = code if isinstance(code, int) and 400 <= code < 600 else 500
+                raise failure_of(status, error, f"{self.name} at {address.name}", address)
             answer = self._merged(events)
         except _OTHER_FORM as broken:
             raise unreadable(self._answer_name, reply.content, self.name, address) from broken
         if answer is None:
             raise ModelUnavailable(f"{self.name} at {address.name} ended its stream before the end of its answer")
         return answer, address
-
-
-def _status_of(event: Mapping[str, Any]) -> int:
-    """The HTTP status that an error in a stream would have had: that of a failing server, unless it says more."""
-    code = event["error"].get("code") if isinstance(event["error"], Mapping) else None
-    return code if isinstance(code, int) and 400 <= code < 600 else 500
 
 
 def _root_of(url: str) -> str:

@@ -66,7 +66,9 @@ def export_rollouts(
             on_row(count)
             counts["rows"] = count
         if not counts["rows"]:
-            raise UsageError(_nothing(folder, kind, counts))
+            reasons = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
+            next_step = _NEXT_STEPS.get(max(counts, key=lambda reason: counts[reason], default=""), "")
+            raise UsageError(f"{folder} has no rollout for {kind}{f' ({reasons})' if reasons else ''}{next_step}")
         return counts["rows"]
 
     write_file(target, write, _forms().get(kind, _forms()["rollouts"]))
@@ -75,16 +77,11 @@ def export_rollouts(
 
 NO_RETURN, LOW_RETURN, NO_IDS = "no return", "a low return", "no token ids"
 EQUAL_RETURNS, UNEQUAL = "equal returns in their group", "a prompt that their group does not share"
-
-
-def _nothing(folder: Path, kind: DatasetKind, counts: Counter[str]) -> str:
-    reasons = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
-    next_step = {
-        NO_IDS: "; sample from an endpoint that sends token ids (vLLM, SGLang), or with a tokenizer",
-        EQUAL_RETURNS: "; sample several rollouts of each task (--group 8)",
-        LOW_RETURN: "; lower --min-reward",
-    }.get(max(counts, key=lambda reason: counts[reason], default=""), "")
-    return f"{folder} has no rollout for {kind}{f' ({reasons})' if reasons else ''}{next_step}"
+_NEXT_STEPS = {
+    NO_IDS: "; sample from an endpoint that sends token ids (vLLM, SGLang), or with a tokenizer",
+    EQUAL_RETURNS: "; sample several rollouts of each task (--group 8)",
+    LOW_RETURN: "; lower --min-reward",
+}
 
 
 def _with_return(folder: Path, min_reward: float | None, counts: Counter[str]) -> Iterator[Rollout]:
@@ -115,11 +112,6 @@ def dialogues(rollout: Rollout) -> Iterator[tuple[list[ChatMessage], list[ChatMe
         rest.append(turn.completion)
     if rest:
         yield prompt, rest
-
-
-def _rollout_rows(folder: Path, min_reward: float | None, counts: Counter[str]) -> Iterator[Any]:
-    rollouts = read_rollouts(folder) if min_reward is None else _with_return(folder, min_reward, counts)
-    yield from rollouts
 
 
 def _sft_rows(folder: Path, min_reward: float | None, counts: Counter[str]) -> Iterator[dict[str, Any]]:
@@ -199,7 +191,9 @@ def _grpo_rows(folder: Path, min_reward: float | None, counts: Counter[str]) -> 
 
 
 _ROWS: dict[str, Callable[[Path, float | None, Counter[str]], Iterator[Any]]] = {
-    "rollouts": _rollout_rows,
+    "rollouts": lambda folder, least, counts: (
+        read_rollouts(folder) if least is None else _with_return(folder, least, counts)
+    ),
     "sft": _sft_rows,
     "preference": _preference_rows,
     "grpo": _grpo_rows,

@@ -144,13 +144,11 @@ class IndexedFile:
 
     Attributes:
         damage: Lines that are no rollouts.
-        foreign: Whether its first line is no rollout. The rest of such a file is not read.
     """
 
     def __init__(self, path: Path, name: str, run: str):
         self.path, self.name, self.run = path, name, run
         self.damage = Damage()
-        self.foreign = False
         self._index = _FileIndex()
         self._saved_size = 0
 
@@ -169,7 +167,14 @@ class IndexedFile:
         try:
             with self.path.open("rb") as file:
                 if self.size == 0:
-                    self._restore()
+                    with contextlib.suppress(OSError, msgspec.DecodeError):
+                        found = _saved(self.path.with_name(self.path.name + INDEX_SUFFIX).read_bytes())
+                        if found.format == FORMAT:
+                            heads = [
+                                msgspec.structs.replace(it, file=self.name, run=self.run) for it in found.summaries
+                            ]
+                            self._index = msgspec.structs.replace(found, summaries=heads)
+                            self._saved_size = found.size
                 if self._tail(file) != self._index.tail:
                     self._index, self._saved_size, self.damage = _FileIndex(), 0, Damage()
                 self._read(file)
@@ -181,9 +186,13 @@ class IndexedFile:
         index = self._index
         file.seek(index.size)
         while (line := file.readline(MOST_LINE_BYTES)).endswith(b"\n"):
-            fault = None if line.isspace() else self._add(line)
+            fault = None
+            if not line.isspace():
+                try:
+                    index.summaries.append(_head(line).summary(self.name, index.size, self.run))
+                except (msgspec.DecodeError, RecursionError) as error:
+                    fault = str(error)
             if fault is not None and index.size == 0:
-                self.foreign = True
                 self.damage = Damage()
                 self.damage.add(ReadFault(self.path, "", f"it is no file of rollouts: {fault}"))
                 return
@@ -193,40 +202,19 @@ class IndexedFile:
                 self.damage.add(ReadFault(self.path, f"line {index.lines}", fault))
         if len(line) == MOST_LINE_BYTES:
             self.damage.add(ReadFault(self.path, f"line {index.lines + 1}", "it is longer than any rollout"))
-        self.foreign = False
         index.tail = self._tail(file)
         if index.size - self._saved_size >= SAVED_BYTES:
-            self._save()
-
-    def _add(self, line: bytes) -> str | None:
-        """Adds the rollout in a line; why it is none."""
-        try:
-            head = _head(line)
-        except (msgspec.DecodeError, RecursionError) as error:
-            return str(error)
-        self._index.summaries.append(head.summary(self.name, self._index.size, self.run))
-        return None
+            self._saved_size = self.size
+            path = self.path.with_name(self.path.name + INDEX_SUFFIX)
+            new = path.with_name(f"{path.name}.{os.getpid()}")
+            with contextlib.suppress(OSError):  # the folder may be read-only: the next reader reads the file again
+                new.write_bytes(msgspec.msgpack.encode(index))
+                new.replace(path)
 
     def _tail(self, file: BinaryIO) -> int:
         """Checksum of the end of the indexed part."""
         first = max(0, self.size - _TAIL_BYTES)
         return zlib.crc32(os.pread(file.fileno(), self.size - first, first))
-
-    def _restore(self) -> None:
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            found = _saved(self.path.with_name(self.path.name + INDEX_SUFFIX).read_bytes())
-            if found.format == FORMAT:
-                renamed = [msgspec.structs.replace(each, file=self.name, run=self.run) for each in found.summaries]
-                self._index = msgspec.structs.replace(found, summaries=renamed)
-                self._saved_size = found.size
-
-    def _save(self) -> None:
-        self._saved_size = self.size
-        path = self.path.with_name(self.path.name + INDEX_SUFFIX)
-        new = path.with_name(f"{path.name}.{os.getpid()}")
-        with contextlib.suppress(OSError):  # the folder may be read-only: the next reader reads the file again
-            new.write_bytes(msgspec.msgpack.encode(self._index))
-            new.replace(path)
 
 
 class RolloutIndex:

@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from .._asyncio import on_thread
 from ..chat import Chat
-from ..client.base import BaseClient
 from ..client.endpoints import http_url
 from ..client.mcp_client import ask_session, rpc_error
 from ..client.tasks import fetch_json
@@ -52,10 +51,15 @@ async def server_facts(client: Any) -> ServerFacts:
     return facts
 
 
-async def _ask(client: BaseClient) -> ServerFacts:
+async def _ask(client: Any) -> ServerFacts:
     await client._host()
     # On a server of one session, only the client's own can list the tools.
-    listing = None if client._held is None else await _ask_session(client)
+    listing = None
+    if client._held is not None:
+        try:
+            listing = await ask_session(client, _LISTING["method"], {}, client._message_timeout_s)
+        except UsageError:  # a server without tools, in an older version
+            listing = _NO_LIST
     if client._app is not None:
         server = client._app.state.openenv
         if listing is not None:
@@ -82,13 +86,6 @@ async def _ask(client: BaseClient) -> ServerFacts:
         return _facts(metadata, schemas, _tools_in(listed))
 
     return await on_thread(ask_all)
-
-
-async def _ask_session(client: Any) -> Any:
-    try:
-        return await ask_session(client, _LISTING["method"], {}, client._message_timeout_s)
-    except UsageError:  # a server without tools, in an older version
-        return _NO_LIST
 
 
 def _tools_in(reply: Any) -> list[dict[str, Any]]:

@@ -118,7 +118,23 @@ class TransformersModel:
                 await asyncio.wrap_future(sample.done)
         except TimeoutError as error:
             raise ModelTimeout(f"{self.name} did not answer within {request.timeout_s:g} s") from error
-        return self._completion(sample, time.monotonic() - started)
+        ids = sample.ids[:-1] if sample.ids[-1] in self._ends else sample.ids
+        text = self._tokenizer.decode(ids, skip_special_tokens=False)
+        for stop in sample.stop:
+            text = text.partition(stop)[0]
+        message = self._parser(text)
+        return Completion(
+            message=message,
+            finish_reason="tool_calls" if message.get("tool_calls") else sample.finish_reason,
+            usage=TokenUsage(prompt_tokens=len(sample.prompt_ids), completion_tokens=len(sample.ids)),
+            prompt_ids=sample.prompt_ids,
+            completion_ids=sample.ids,
+            logprobs=sample.logprobs,
+            tokens="sampled",
+            model=self.name,
+            version=sample.version,
+            seconds=time.monotonic() - started,
+        )
 
     async def aclose(self) -> None:
         """Ends the thread. Requests that wait are cancelled."""
@@ -144,25 +160,6 @@ class TransformersModel:
             temperature=1.0 if sampling.temperature is None else sampling.temperature,
             top_p=1.0 if sampling.top_p is None else sampling.top_p,
             stop=tuple(sampling.stop),
-        )
-
-    def _completion(self, sample: _Sample, seconds: float) -> Completion:
-        ids = sample.ids[:-1] if sample.ids[-1] in self._ends else sample.ids
-        text = self._tokenizer.decode(ids, skip_special_tokens=False)
-        for stop in sample.stop:
-            text = text.partition(stop)[0]
-        message = self._parser(text)
-        return Completion(
-            message=message,
-            finish_reason="tool_calls" if message.get("tool_calls") else sample.finish_reason,
-            usage=TokenUsage(prompt_tokens=len(sample.prompt_ids), completion_tokens=len(sample.ids)),
-            prompt_ids=sample.prompt_ids,
-            completion_ids=sample.ids,
-            logprobs=sample.logprobs,
-            tokens="sampled",
-            model=self.name,
-            version=sample.version,
-            seconds=seconds,
         )
 
     def _sample_all(self) -> None:
@@ -247,17 +244,14 @@ class TransformersModel:
 
     def _ends_here(self, sample: _Sample) -> bool:
         """Whether a completion ends with its last token."""
-        if sample.ids[-1] in self._ends or self._stopped(sample):
+        if sample.ids[-1] in self._ends:
             return True
+        if sample.stop:  # it has at most as many tokens as bytes
+            longest = max(len(stop.encode()) for stop in sample.stop)
+            text = self._tokenizer.decode(sample.ids[-longest:], skip_special_tokens=False)
+            if any(stop in text for stop in sample.stop):
+                return True
         if len(sample.ids) < sample.limit:
             return sample.done.cancelled()
         sample.finish_reason = "length"
         return True
-
-    def _stopped(self, sample: _Sample) -> bool:
-        """Whether the text ends with a stop, which has at most as many tokens as bytes."""
-        if not sample.stop:
-            return False
-        longest = max(len(stop.encode()) for stop in sample.stop)
-        text = self._tokenizer.decode(sample.ids[-longest:], skip_special_tokens=False)
-        return any(stop in text for stop in sample.stop)

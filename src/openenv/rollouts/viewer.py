@@ -22,7 +22,7 @@ from ..settings import ServerSettings
 from .chat_template import Tokenizer
 from .index import RolloutIndex, RolloutSummary
 from .listing import GroupListing, RolloutFilter, RolloutListing, SearchListing, groups_of, ordered, runs_of
-from .records import RolloutOutcome, Turn
+from .records import RolloutOutcome
 from .search import TextSearch
 
 NOT_FOUND = 404
@@ -87,22 +87,17 @@ def viewer_app(
         viewer.refresh()
         yield
 
+    async def page(request: Request) -> Response:
+        return files.document(request, "rollouts.html", _POLICY)
+
     app = FastAPI(openapi_url=None, lifespan=lifespan, dependencies=[Depends(admit)])
     install_error_handlers(app)
-    app.get("/")(_to_page)
-    app.get("/web")(_page)
+    app.get("/")(lambda: RedirectResponse("web"))
+    app.get("/web")(page)
     app.get("/web/assets/{name}")(files.asset)
     for name in ("runs", "groups", "rows", "rollout", "tokens", "search"):
         app.get(f"/rollouts/{name}")(getattr(viewer, name))
     return app
-
-
-async def _to_page() -> Response:
-    return RedirectResponse("web")
-
-
-async def _page(request: Request) -> Response:
-    return files.document(request, "rollouts.html", _POLICY)
 
 
 class RolloutViewer:
@@ -158,8 +153,11 @@ class RolloutViewer:
             found = await asyncio.to_thread(self._index.read, file, offset)
         except UnreadableRecord as error:
             return error_response(error, NOT_FOUND)
-        tokens = [_token_facts(turn) for turn in found.turns]
+        tokens = []
         for turn in found.turns:
+            mean = statistics.fmean(turn.logprobs) if turn.logprobs else None
+            counts = {"prompt": len(turn.prompt_ids or ()), "completion": len(turn.completion_ids or ())}
+            tokens.append({**counts, "logprob": mean})
             turn.prompt_ids = turn.completion_ids = turn.logprobs = None
         return _json({"rollout": found, "run": self._index.run_of(file), "tokens": tokens})
 
@@ -208,14 +206,6 @@ class RolloutViewer:
         if self._reading is None:
             await asyncio.wait([self.refresh()], timeout=PATIENCE_S)
         return list(filter(wanted.matches, self._index.summaries()))
-
-
-def _token_facts(turn: Turn) -> dict[str, Any]:
-    return {
-        "prompt": len(turn.prompt_ids or ()),
-        "completion": len(turn.completion_ids or ()),
-        "logprob": statistics.fmean(turn.logprobs) if turn.logprobs else None,
-    }
 
 
 def _token_texts(tokenizer: Tokenizer, ids: list[int]) -> list[str]:

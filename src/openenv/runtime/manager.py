@@ -253,7 +253,14 @@ class SessionManager:
         self.ending.bind(loop)
         self.maker.bind(loop)
         for session in [*self._admission.queue, *self._sessions.values()]:
-            self._take_over(session)
+            # Without its event loop, a session lives on if its environment did not run on that loop.
+            if not session.outlives_loop:
+                session.close()
+            elif session.state in _STARTED and isinstance(session.executor, ThreadExecutor | InlineExecutor):
+                session.gone = None
+            else:
+                ended = f"session {session.id}: the event loop that its environment ran on has ended"
+                session.end(SessionLost(f"{ended}: use one loop for all requests (in tests, `with TestClient(app)`)"))
         if self._sessions:
             self.gauges.begin(loop)
             if self.limits.idle_timeout_s is not None:
@@ -323,16 +330,6 @@ class SessionManager:
         self.ending.returned(session)
         if not self._sessions:
             self._rest()
-
-    def _take_over(self, session: Session) -> None:
-        """Keeps a session whose event loop has ended, if its environment did not run on that loop."""
-        if not session.outlives_loop:
-            session.close()
-        elif session.state in _STARTED and isinstance(session.executor, ThreadExecutor | InlineExecutor):
-            session.gone = None
-        else:
-            ended = f"session {session.id}: the event loop that its environment ran on has ended"
-            session.end(SessionLost(f"{ended}: use one loop for all requests (in tests, `with TestClient(app)`)"))
 
     def _admit(self, session: Session) -> None:
         """Starts a session that has a slot."""

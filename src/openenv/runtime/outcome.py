@@ -81,26 +81,22 @@ class BatchOutcome(EncodedOutcome):
         layout = None if self.infos or not codec.binary else _layout_of(self)
         # Another binary codec has a better place for large arrays.
         if layout is None or (codec is not _BINARY and layout.size >= MIN_SHARED_BYTES):
-            return self._slow_body(codec, index)
+            fields = self.episode(index)
+            reply = {
+                "ok": True,
+                "observation": fields,
+                "reward": fields.pop("reward"),
+                "done": fields.pop("done"),
+                "terminated": bool(self.terminated[index]),
+                "truncated": bool(self.truncated[index]),
+            }
+            if "metadata" in fields:
+                reply["metadata"] = fields["metadata"]
+            return _encoded(self.spec, codec, reply)
         if self._rows is None:
             self._rows = layout.encode(self), layout.size
         data, size = self._rows
         return Body(6, data[index * size : index * size + size])
-
-    def _slow_body(self, codec: Codec, index: int) -> Body:
-        fields = self.episode(index)
-        terminated, truncated = bool(self.terminated[index]), bool(self.truncated[index])
-        reply = {
-            "ok": True,
-            "observation": fields,
-            "reward": fields.pop("reward"),
-            "done": fields.pop("done"),
-            "terminated": terminated,
-            "truncated": truncated,
-        }
-        if "metadata" in fields:
-            reply["metadata"] = fields["metadata"]
-        return _encoded(self.spec, codec, reply)
 
     def episode(self, index: int) -> dict[str, Any]:
         """The observation of one episode, with `reward`, `done` and, if it is not empty, `metadata`."""

@@ -215,7 +215,11 @@ def _reset_schema(cls: type[Any]) -> dict[str, Any]:
     try:
         reset = getattr(cls, "reset_async" if is_asynchronous(cls) else "reset")
         parameters = list(inspect.signature(reset).parameters.values())[1:]
-        hints = _hints(reset)
+        hints: dict[str, Any] = {}
+        for name, annotation in inspect.get_annotations(reset).items():
+            alone = SimpleNamespace(__annotations__={name: annotation})
+            with contextlib.suppress(Exception):  # annotations that only a type checker can resolve
+                hints |= get_type_hints(alone, getattr(reset, "__globals__", {}), include_extras=True)
         fields = {f"p{number}": _field(each, hints) for number, each in enumerate(parameters) if each.kind in _NAMED}
         model: Any = create_model("Reset", __config__=ConfigDict(arbitrary_types_allowed=True), **fields)
     except Exception as error:  # noqa: BLE001 - the edge to foreign code: signatures and types bring their own functions
@@ -238,16 +242,6 @@ def _field(parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
     title = parameter.name.replace("_", " ").capitalize()
     field = Field(default, alias=parameter.name, title=title, json_schema_extra=bounds)
     return (kind if schema_of(kind) is not None else Any, field)
-
-
-def _hints(function: Any) -> dict[str, Any]:
-    """The types of the parameters, except annotations that only a type checker can resolve."""
-    found: dict[str, Any] = {}
-    for name, annotation in inspect.get_annotations(function).items():
-        alone = SimpleNamespace(__annotations__={name: annotation})
-        with contextlib.suppress(Exception):
-            found |= get_type_hints(alone, getattr(function, "__globals__", {}), include_extras=True)
-    return found
 
 
 # Seconds that a page waits for an instance while it opens.
@@ -322,21 +316,16 @@ async def _read_instance(session: Session, may_have_tools: bool) -> EnvironmentI
     if may_have_tools:
         listed = await result_of(lambda done: session.call(answer, _LISTING, done))
         try:
-            info.tools = _tools(listed.get("result", {}).get("tools"))
+            tools = listed.get("result", {}).get("tools")
+            if tools is not None:
+                info.tools = [
+                    {
+                        "name": tool["name"],
+                        "description": tool.get("description") or "",
+                        "input_schema": tool.get("inputSchema") or tool.get("input_schema") or {"type": "object"},
+                    }
+                    for tool in tools
+                ]
         except (LookupError, TypeError, AttributeError) as error:  # as above
             raise StepFailed(f"its list of tools cannot be read: {error!r}") from error
     return info
-
-
-def _tools(listed: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """The tools as MCP lists them, with our field names."""
-    if listed is None:
-        return None
-    return [
-        {
-            "name": tool["name"],
-            "description": tool.get("description") or "",
-            "input_schema": tool.get("inputSchema") or tool.get("input_schema") or {"type": "object"},
-        }
-        for tool in listed
-    ]

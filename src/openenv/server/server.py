@@ -157,7 +157,12 @@ class EnvironmentServer:
         self.protocol = ServerProtocol(self.action_type)
         limits = self._limits(max_concurrent_envs, concurrency_config)
         factory = factory_of(env, self.settings.mode)
-        self.batch = self._batch_spec()
+        self.batch: BatchSpec | None = None
+        cls = class_of(self.env_factory)
+        if cls is not None and issubclass(cls, BatchedEnvironment):
+            from ..runtime.batch import batch_spec_of  # noqa: PLC0415 - only batches need numpy
+
+            self.batch = batch_spec_of(cls, self.action_cls, self.observation_cls)
         pool = ProcessPool(factory, self.settings) if self._isolated else None
         self.manager = SessionManager(factory, limits, pool, self.batch)
         self.env_name = env_name or self.manager.maker.name
@@ -381,14 +386,6 @@ class EnvironmentServer:
             place = {"process": os.getpid(), "descriptor": probe.descriptor}
             facts["shared_memory"] = {**place, "digest": digest_of(probe.token)}
         return facts
-
-    def _batch_spec(self) -> BatchSpec | None:
-        cls = class_of(self.env_factory)
-        if cls is None or not issubclass(cls, BatchedEnvironment):
-            return None
-        from ..runtime.batch import batch_spec_of  # noqa: PLC0415 - only batches need numpy
-
-        return batch_spec_of(cls, self.action_cls, self.observation_cls)
 
     @property
     def _isolated(self) -> bool:

@@ -369,7 +369,13 @@ class SchemaValues:
         if "allOf" in schema:
             merged: dict[str, Any] = {key: value for key, value in schema.items() if key != "allOf"}
             for part in schema["allOf"]:
-                merged = _joined(merged, self._merged(part, place, depth + 1))
+                other = self._merged(part, place, depth + 1)
+                joined = {**other, **merged}
+                if "properties" in merged and "properties" in other:
+                    joined["properties"] = {**other["properties"], **merged["properties"]}
+                if "required" in merged and "required" in other:
+                    joined["required"] = sorted({*merged["required"], *other["required"]})
+                merged = joined
             return merged
         return schema
 
@@ -468,12 +474,3 @@ def _bounds(schema: Schema) -> tuple[float, float]:
     if high is None:
         high = low + SPREAD
     return low, high
-
-
-def _joined(one: Schema, other: Schema) -> dict[str, Any]:
-    joined = {**other, **one}
-    if "properties" in one and "properties" in other:
-        joined["properties"] = {**other["properties"], **one["properties"]}
-    if "required" in one and "required" in other:
-        joined["required"] = sorted({*one["required"], *other["required"]})
-    return joined

@@ -68,8 +68,13 @@ def rollout_func(env: Any, model: Model | None = None, **options: Any) -> Callab
         tasks = [task for task, count in counts for _ in range(count // size)]
         with _model_of(trainer, model) as policy:
             groups = portal().run(_played(env, policy, tasks, size, _options_for(trainer, options)))
-        played = [each for group in groups for each in sorted(group.rollouts + group.failed, key=_member)]
-        rows = [_row(rollout, trainer.processing_class.eos_token_id) for rollout in played]
+        played = [
+            each for group in groups for each in sorted(group.rollouts + group.failed, key=lambda it: it.member)
+        ]
+        # A failed rollout has no tokens to learn from; of another, `on_break="fail"` leaves one segment.
+        pad = trainer.processing_class.eos_token_id
+        nothing = TrainingSegment([pad], [pad], [0], [0.0])
+        rows = [segments(each)[0] if each.reward is not None and each.turns else nothing for each in played]
         logprobs = [row.logprobs for row in rows]
         return {
             "prompt_ids": [row.prompt_ids for row in rows],
@@ -133,14 +138,3 @@ def _options_for(trainer: Any, options: dict[str, Any]) -> dict[str, Any]:
 async def _played(env: Any, model: Model, tasks: list[RolloutTask], size: int, options: dict[str, Any]) -> Any:
     groups = [group async for group in rollouts(env, model, tasks, group_size=size, **options)]
     return sorted(groups, key=lambda group: group.group)  # in the order of the tasks
-
-
-def _member(rollout: Rollout) -> int:
-    return rollout.member
-
-
-def _row(rollout: Rollout, pad: int) -> TrainingSegment:
-    """The tokens of a rollout; none to learn from if it failed."""
-    if rollout.reward is None or not rollout.turns:
-        return TrainingSegment([pad], [pad], [0], [0.0])
-    return segments(rollout)[0]  # `on_break="fail"` leaves one

@@ -42,44 +42,31 @@ def action_fields(action_cls: Any) -> list[dict[str, Any]]:
     schema = schema_of(action_cls) or {}
     definitions = schema.get("$defs", {})
     required = schema.get("required", ())
-    return [
-        _field(name, _resolve_ref(part, definitions), name in required)
-        for name, part in schema.get("properties", {}).items()
-        if name != "metadata"
-    ]
-
-
-def _field(name: str, part: dict[str, Any], required: bool) -> dict[str, Any]:
-    description = part.get("description", "")
-    return {
-        "name": name,
-        "type": _widget(part),
-        "required": required,
-        "description": description,
-        "default_value": part.get("default"),
-        "choices": part.get("enum"),
-        "min_value": part.get("minimum"),
-        "max_value": part.get("maximum"),
-        "min_length": part.get("minLength"),
-        "max_length": part.get("maxLength"),
-        "pattern": part.get("pattern"),
-        "placeholder": f"Enter {name}...",
-        "help_text": description,
-    }
-
-
-def _widget(part: dict[str, Any]) -> str:
-    if "enum" in part:
-        return "select"
-    if part.get("type") == "array" and part.get("items", {}).get("type") in {"integer", "number"}:
-        return "tensor"
-    return _WIDGETS.get(part.get("type", ""), "text")
-
-
-def _resolve_ref(part: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """The schema, with its `$ref` (if it has one) replaced by the definition it names."""
-    target = definitions.get(part.get("$ref", "").rpartition("/")[2])
-    return part if target is None else {**target, **part}
+    found = []
+    for name, given in schema.get("properties", {}).items():
+        if name == "metadata":
+            continue
+        part = {**definitions.get(given.get("$ref", "").rpartition("/")[2], {}), **given}
+        description, kind = part.get("description", ""), part.get("type", "")
+        is_tensor = kind == "array" and part.get("items", {}).get("type") in {"integer", "number"}
+        found.append(
+            {
+                "name": name,
+                "type": "select" if "enum" in part else "tensor" if is_tensor else _WIDGETS.get(kind, "text"),
+                "required": name in required,
+                "description": description,
+                "default_value": part.get("default"),
+                "choices": part.get("enum"),
+                "min_value": part.get("minimum"),
+                "max_value": part.get("maximum"),
+                "min_length": part.get("minLength"),
+                "max_length": part.get("maxLength"),
+                "pattern": part.get("pattern"),
+                "placeholder": f"Enter {name}...",
+                "help_text": description,
+            }
+        )
+    return found
 
 
 def get_gradio_display_title(metadata: EnvironmentMetadata | None, fallback: str = "OpenEnv Environment") -> str:
@@ -347,7 +334,11 @@ def add_page(app: FastAPI, server: EnvironmentServer, builder: Callable[..., Any
         title: Title of the page, instead of the one with the environment's name.
     """
     if find_spec("gradio") is None:
-        page = _page_without_gradio(server.env_name)
+        name = escape(server.env_name)
+        page = (
+            f"<!doctype html><title>{name}</title><p>{name} has a page made with Gradio, which is not installed on "
+            "this server. Install it and start the server again:</p><pre>pip install gradio</pre>"
+        )
         app.add_api_route(CUSTOM_PATH, lambda: HTMLResponse(page, 501), include_in_schema=False)
         return
     gradio = importlib.import_module("gradio")
@@ -360,11 +351,3 @@ def add_page(app: FastAPI, server: EnvironmentServer, builder: Callable[..., Any
     blocks = builder(manager, fields, metadata, is_chat, title or get_gradio_display_title(metadata), quick_start)
     gradio.mount_gradio_app(app, blocks, path=CUSTOM_PATH)
     app.state.openenv_page = manager
-
-
-def _page_without_gradio(name: str) -> str:
-    return (
-        f"<!doctype html><title>{escape(name)}</title><p>{escape(name)} has a page made with Gradio, "
-        "which is not installed on this server. Install it and start the server again:</p>"
-        "<pre>pip install gradio</pre>"
-    )

@@ -244,7 +244,12 @@ class FastPath(asyncio.Protocol):
         if worker is None or worker == server.worker_key or server.redirect is None:
             return False
         try:
-            twin, near = self._twin()
+            # With TLS: both ends of a socket pair, the second for the relay.
+            near = None
+            if self._transport.get_extra_info("ssl_object") is not None:
+                twin, near = socket.socketpair()
+            else:
+                twin = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
         except OSError as error:
             logger.warning("a connection cannot be handed to another worker process: %s", error.strerror or error)
             self._transport.abort()
@@ -263,29 +268,20 @@ class FastPath(asyncio.Protocol):
             relay(self._transport, near)
         return True
 
-    def _twin(self) -> tuple[socket.socket, socket.socket | None]:
-        """The socket to hand over, and None. With TLS: both ends of a socket pair, the second for the relay."""
-        if self._transport.get_extra_info("ssl_object") is not None:
-            return socket.socketpair()
-        return socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno())), None
-
     def _use_stock(self) -> None:
         assert AutoWebSocketsProtocol is not None
         # A compressed frame of 16 KiB may hold 16 MiB, and it is expanded before any limit applies.
         config = copy.copy(self.config)
         config.ws_per_message_deflate = False
-        config.loaded_app = _with_peer(self.config.loaded_app, get_remote_addr(self._transport))
+        app: Any = self.config.loaded_app
+        peer = get_remote_addr(self._transport)
+
+        async def app_with_peer(scope: Any, receive: Any, send: Any) -> None:
+            scope[PEER] = peer  # no header can change it
+            await app(scope, receive, send)
+
+        config.loaded_app = app_with_peer
         stock: Any = AutoWebSocketsProtocol(config=config, server_state=self.server_state, app_state=self.app_state)
         self._transport.set_protocol(stock)
         stock.connection_made(self._transport)
         stock.data_received(self._request)
-
-
-def _with_peer(app: Any, peer: tuple[str, int] | None) -> Any:
-    """Wraps an ASGI app so that its scope has the peer of the connection, which no header can change."""
-
-    async def app_with_peer(scope: Any, receive: Any, send: Any) -> None:
-        scope[PEER] = peer
-        await app(scope, receive, send)
-
-    return app_with_peer
