@@ -614,21 +614,18 @@ class VectorSessions(SessionGroup[EnvSlot]):
         """Sends calls that had to wait for replies, and lets the owner go on."""
         if self._held:
             held, self._held = self._held, []
-            self._carry_held(held)
+            shares: dict[PendingBatch, list[EnvSlot]] = {}
+            for slot in held:
+                batch = slot.held
+                if slot.group is self and batch is not None and slot.call is None and self.link.error is None:
+                    slot.held = None
+                    if slot.pending is batch:  # else it has given up
+                        shares.setdefault(batch, []).append(slot)
+            for batch, slots in shares.items():
+                self.carry(slots, batch)
         if self._waiting:
             self._admit()
         self._owner.flush()
-
-    def _carry_held(self, held: list[EnvSlot]) -> None:
-        shares: dict[PendingBatch, list[EnvSlot]] = {}
-        for slot in held:
-            batch = slot.held
-            if slot.group is self and batch is not None and slot.call is None and self.link.error is None:
-                slot.held = None
-                if slot.pending is batch:  # else it has given up
-                    shares.setdefault(batch, []).append(slot)
-        for batch, slots in shares.items():
-            self.carry(slots, batch)
 
     def _admit(self) -> None:
         """Goes on with slots that had to wait until the sessions of others were opened."""

@@ -163,18 +163,15 @@ def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     for call in message.get("tool_calls") or []:
         function = call["function"]
         arguments = function.get("arguments") or "{}"
-        given = _object(arguments) if isinstance(arguments, str) else arguments
+        given = arguments
+        if isinstance(arguments, str):  # the API demands an object: those that are none are kept as text in one
+            try:
+                given = json.loads(arguments)
+            except ValueError:
+                given = None
+            given = given if isinstance(given, dict) else {"invalid": arguments}
         blocks.append({"type": "tool_use", "id": call.get("id", ""), "name": function["name"], "input": given})
     return blocks
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    """Arguments as an object, which the API demands: those that are none are kept as text in one."""
-    try:
-        given = json.loads(arguments)
-    except ValueError:
-        given = None
-    return given if isinstance(given, dict) else {"invalid": arguments}
 
 
 def _parts(parts: Iterable[Mapping[str, Any]]) -> list[Any]:

@@ -99,6 +99,10 @@ class ServedModel(LLMClient):
         sdk: Whether to use the vendor's SDK; None to use it if it is installed.
     """
 
+    # By the base URL and the key, where requests go; by a function of OpenAI's API, a tool of this one.
+    _address_of: Callable[[str, str], Address]
+    _tool: Callable[[dict[str, Any]], dict[str, Any]]
+
     def __init__(
         self,
         endpoint: str,
@@ -155,13 +159,8 @@ class ServedModel(LLMClient):
             kwargs["tools"] = [self._tool(function_of(tool)) for tool in tools]
         return await self._response(messages, kwargs)
 
-    @abstractmethod
     def _address(self) -> Address:
-        """The destination of this client's requests."""
-
-    @abstractmethod
-    def _tool(self, function: dict[str, Any]) -> dict[str, Any]:
-        """A function description of the OpenAI API in the form of this client's API."""
+        return self._address_of(self.base_url, self._key.get_secret_value())
 
     @abstractmethod
     async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:

@@ -11,6 +11,20 @@ from .messages import anthropic_tool, blocks_of, message_of_blocks
 from .sender import Address
 from .service import ServedModel
 
+_API_VERSION = "2023-06-01"
+
+
+def openai_address(base_url: str, key: str) -> Address:
+    """Destination of requests to an OpenAI-compatible server. A URL without a path gets `/v1`."""
+    root = base_url if urlsplit(base_url).path else f"{base_url}/v1"
+    return Address(root, "openai", key, {"authorization": f"Bearer {key}"} if key else {}, {})
+
+
+def anthropic_address(base_url: str, key: str) -> Address:
+    """Destination of requests to Anthropic's API, with or without `/v1` in the URL."""
+    root, auth = base_url.removesuffix("/v1"), {"x-api-key": key} if key else {}
+    return Address(root, "anthropic", key, auth, {"anthropic-version": _API_VERSION})
+
 
 class OpenAIClient(ServedModel):
     """Client for chat completions of OpenAI-compatible servers. An endpoint without a path gets `/v1`.
@@ -33,6 +47,9 @@ class OpenAIClient(ServedModel):
     Raises:
         ValueError: The endpoint is not a URL, or has another port.
     """
+
+    _address_of = staticmethod(openai_address)
+    _tool = staticmethod(lambda function: {"type": "function", "function": function})
 
     def __init__(
         self,
@@ -65,9 +82,6 @@ class OpenAIClient(ServedModel):
             sdk=sdk,
         )
 
-    def _tool(self, function: dict[str, Any]) -> dict[str, Any]:
-        return {"type": "function", "function": function}
-
     async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
         settings = {"temperature": self.temperature, "max_tokens": self.max_tokens, **kwargs}
         if self.use_max_completion_tokens:
@@ -85,24 +99,6 @@ class OpenAIClient(ServedModel):
         if "tools" not in kwargs:  # some servers add calls to an answer although no tool was offered
             message.pop("tool_calls", None)
         return self._responded(message)
-
-    def _address(self) -> Address:
-        return openai_address(self.base_url, self._key.get_secret_value())
-
-
-_API_VERSION = "2023-06-01"
-
-
-def openai_address(base_url: str, key: str) -> Address:
-    """Destination of requests to an OpenAI-compatible server. A URL without a path gets `/v1`."""
-    root = base_url if urlsplit(base_url).path else f"{base_url}/v1"
-    return Address(root, "openai", key, {"authorization": f"Bearer {key}"} if key else {}, {})
-
-
-def anthropic_address(base_url: str, key: str) -> Address:
-    """Destination of requests to Anthropic's API, with or without `/v1` in the URL."""
-    root, auth = base_url.removesuffix("/v1"), {"x-api-key": key} if key else {}
-    return Address(root, "anthropic", key, auth, {"anthropic-version": _API_VERSION})
 
 
 class AnthropicClient(ServedModel):
@@ -125,8 +121,8 @@ class AnthropicClient(ServedModel):
         ValueError: The endpoint is not a URL, or has another port.
     """
 
-    def _tool(self, function: dict[str, Any]) -> dict[str, Any]:
-        return anthropic_tool(function)
+    _address_of = staticmethod(anthropic_address)
+    _tool = staticmethod(anthropic_tool)
 
     async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
         system, turns = blocks_of(messages)
@@ -144,9 +140,6 @@ class AnthropicClient(ServedModel):
         if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
             raise self._garbage("no message", answer)
         return self._responded(message_of_blocks(blocks))
-
-    def _address(self) -> Address:
-        return anthropic_address(self.base_url, self._key.get_secret_value())
 
 
 # Reasoning models require another name for the limit, and reject a temperature.

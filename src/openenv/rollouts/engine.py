@@ -220,7 +220,9 @@ class RolloutRun:
             OpenEnvError: As for `rollouts`.
         """
         await self._begin()
-        self._settle_taken()
+        taken, self._taken = self._taken, []
+        for live in taken:
+            self._end(live)
         batch: list[LiveGroup] = []
         try:
             while len(batch) < size:
@@ -275,26 +277,23 @@ class RolloutRun:
         self._begun = True
         try:
             await self._pool.__aenter__()
-            await self._prepare()
+            options, run_id = self._options, secrets.token_hex(6)
+            view = await ChatView.from_server(self._pool.client, options.chat)
+            if options.folder is not None:
+                self.journal = RolloutJournal(options.folder, run_id, view.environment, self._model.name)
+                run_id = self.journal.run_id
+            requests = asyncio.Semaphore(options.requests)
+            self._player = Player(
+                self._pool, self._model, view, options, self.journal, run_id, requests, self.progress, self._fork
+            )
+            recorded = {} if self.journal is None else self.journal.groups
+            self._feed = TaskFeed(self._source, recorded.values())
+            self._numbers = itertools.count(len(recorded))
         except BaseException:
             self._begun = False
             await self._pool.__aexit__(None, None, None)
             raise
         self._start(self._dispatch())
-
-    async def _prepare(self) -> None:
-        options, run_id = self._options, secrets.token_hex(6)
-        view = await ChatView.from_server(self._pool.client, options.chat)
-        if options.folder is not None:
-            self.journal = RolloutJournal(options.folder, run_id, view.environment, self._model.name)
-            run_id = self.journal.run_id
-        requests = asyncio.Semaphore(options.requests)
-        self._player = Player(
-            self._pool, self._model, view, options, self.journal, run_id, requests, self.progress, self._fork
-        )
-        recorded = {} if self.journal is None else self.journal.groups
-        self._feed = TaskFeed(self._source, recorded.values())
-        self._numbers = itertools.count(len(recorded))
 
     # Feeding.
 
@@ -465,21 +464,18 @@ class RolloutRun:
     def _retry(self, rollout: Rollout, member: PendingRollout, error: OpenEnvError) -> bool:
         """Whether a rollout is played again after an error. If not, it has failed."""
         if not _may_succeed(error) or member.failures == self._options.retries:
-            self._fail(rollout, error)
+            outcome = None if isinstance(error, JournalFailed) else outcome_of(error)
+            # A mistake of the caller, or what ends each rollout.
+            if outcome is None or (isinstance(error, ModelFailed) and self._is_useless(error)):
+                raise error
+            rollout.outcome = outcome
+            if not outcome.has_return:
+                rollout.failure = RolloutFailure(type(error).__name__, str(error), error.blame)
             return False
         member.failures += 1
         self.progress.retries += 1
         rollout.attempts += 1
         return True
-
-    def _fail(self, rollout: Rollout, error: OpenEnvError) -> None:
-        """Takes the failure of a rollout. Raises what is a mistake of the caller, or ends each rollout."""
-        outcome = None if isinstance(error, JournalFailed) else outcome_of(error)
-        if outcome is None or (isinstance(error, ModelFailed) and self._is_useless(error)):
-            raise error
-        rollout.outcome = outcome
-        if not outcome.has_return:
-            rollout.failure = RolloutFailure(type(error).__name__, str(error), error.blame)
 
     def _is_useless(self, error: ModelFailed) -> bool:
         """Whether an endpoint that has never answered will not answer either: its URL, key or model is wrong."""
@@ -533,23 +529,15 @@ class RolloutRun:
     def _end(self, live: LiveGroup) -> None:
         """Records the end of a group."""
         if live.source is not None:
-            self._tell_sampler(live.group)
+            sampler, group = self._source, live.group
+            index = group.task.index
+            if isinstance(sampler, TaskSampler) and sampler.by_signal and index is not None:
+                tokens = sum(each.usage.prompt_tokens + each.usage.completion_tokens for each in group.rollouts)
+                rewards = [reward for reward in group.rewards if reward is not None]
+                sampler.update({index: rewards}, {index: max(1, tokens)})
             live.source.finish()
         if self.journal is not None:
             self.journal.end(live.group.group)
-
-    def _tell_sampler(self, group: RolloutGroup) -> None:
-        """Tells a sampler by signal what a group returned, and the tokens that it took."""
-        sampler, index = self._source, group.task.index
-        if isinstance(sampler, TaskSampler) and sampler.by_signal and index is not None:
-            tokens = sum(each.usage.prompt_tokens + each.usage.completion_tokens for each in group.rollouts)
-            rewards = [reward for reward in group.rewards if reward is not None]
-            sampler.update({index: rewards}, {index: max(1, tokens)})
-
-    def _settle_taken(self) -> None:
-        taken, self._taken = self._taken, []
-        for live in taken:
-            self._end(live)
 
     def _is_current(self, live: LiveGroup) -> bool:
         """Whether a finished group may go to the consumer. Rollouts that are too old are dropped or played anew."""

@@ -145,7 +145,10 @@ class RolloutJournal:
                 for path in old:
                     self._read(path, environment, model)
                 for rollout in read_rollouts(self.folder):
-                    self._take_finished(rollout)
+                    if (group := self.groups.get(rollout.group)) is not None:
+                        group.turns.pop(rollout.rollout_id, None)
+                        if not group.ended:
+                            group.finished[rollout.rollout_id] = rollout
                 self._rollouts = files.enter_context(closing(Journal(self.folder / f"{_ROLLOUTS}{stem}{JSONL}")))
                 self._journal = files.enter_context(closing(Journal(self.folder / f"{_JOURNAL}{stem}{JSONL}")))
                 self._append(self._journal, *self._unfinished(), RunBegun(self.run_id, environment, model))
@@ -211,7 +214,12 @@ class RolloutJournal:
         with path.open("rb") as lines:
             for number, event in _lines(path, lines, _decode_event):
                 if isinstance(event, RunBegun):
-                    self._check(event, environment, model)
+                    if (event.environment, event.model) != (environment, model):
+                        raise JournalMismatch(
+                            f"the folder {self.folder} has a run of {event.environment} with {event.model}, not of "
+                            f"{environment} with {model}: choose another folder"
+                        )
+                    self.run_id = event.run_id
                     is_whole = True
                 elif not self._take(event):
                     raise UnreadableRecord(
@@ -220,14 +228,6 @@ class RolloutJournal:
                     )
         if not is_whole:
             self.groups = before
-
-    def _check(self, run: RunBegun, environment: str, model: str) -> None:
-        if (run.environment, run.model) != (environment, model):
-            raise JournalMismatch(
-                f"the folder {self.folder} has a run of {run.environment} with {run.model}, not of {environment} "
-                f"with {model}: choose another folder"
-            )
-        self.run_id = run.run_id
 
     def _take(self, event: _GroupEvent) -> bool:
         """Takes an event of the journal. False: it does not follow from those before."""
@@ -254,13 +254,6 @@ class RolloutJournal:
             turns.clear()
             group.restarts[event.rollout] = group.restarts.get(event.rollout, 0) + 1
         return True
-
-    def _take_finished(self, rollout: Rollout) -> None:
-        group = self.groups.get(rollout.group)
-        if group is not None:
-            group.turns.pop(rollout.rollout_id, None)
-            if not group.ended:
-                group.finished[rollout.rollout_id] = rollout
 
     def _unfinished(self) -> Iterator[msgspec.Struct]:
         for group in self.groups.values():

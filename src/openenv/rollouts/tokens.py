@@ -6,7 +6,7 @@ a prompt does not extend the ids before it. `segments` makes of a recorded rollo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -189,22 +189,16 @@ class TokenHistory:
             return "retokenized"
         begin, end, answer = next((each for each in self._answers if position < each[1]), (0, 0, {}))
         if self._template is None:
-            return "reasoning_dropped" if _reasoning(answer) and _skips(expected, found, position) else "other"
+            # Whether the found ids continue with a later place of the expected ones: something is left out.
+            later = (expected[place : place + _TOKENS_TO_RECOGNIZE] for place in range(position + 1, len(expected)))
+            skips = any(found[position : position + len(same)] == same for same in later)
+            return "reasoning_dropped" if _reasoning(answer) and skips else "other"
         reasoning = _reasoning({"content": self._template.text(expected[begin:end])}) or _reasoning(answer)
         return "reasoning_dropped" if reasoning and reasoning not in text else "template"
 
 
 _TOKENS_OF_A_CHARACTER = 8
 _TOKENS_TO_RECOGNIZE = 6
-
-
-def _skips(expected: list[int], found: list[int], position: int) -> bool:
-    """Whether the found ids continue with a later place of the expected ones: something is left out."""
-    for later in range(position + 1, len(expected)):
-        same = expected[later : later + _TOKENS_TO_RECOGNIZE]
-        if found[position : position + len(same)] == same:
-            return True
-    return False
 
 
 def _difference(expected: list[int], found: list[int]) -> int:
@@ -262,13 +256,9 @@ def segments(rollout: Rollout) -> list[TrainingSegment]:
     Raises:
         UsageError: A turn has no token ids.
     """
-    return [_segment(rollout, turns) for turns in _unbroken(rollout.turns)]
-
-
-def _unbroken(turns: Sequence[Turn]) -> Iterator[range]:
-    starts = [number for number, turn in enumerate(turns) if number == 0 or turn.prefix_break is not None]
-    for start, end in zip(starts, [*starts[1:], len(turns)], strict=True):
-        yield range(start, end)
+    count = len(rollout.turns)
+    starts = [number for number in range(count) if number == 0 or rollout.turns[number].prefix_break is not None]
+    return [_segment(rollout, range(start, end)) for start, end in zip(starts, [*starts[1:], count], strict=True)]
 
 
 def _segment(rollout: Rollout, numbers: range) -> TrainingSegment:
