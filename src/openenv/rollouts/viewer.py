@@ -21,9 +21,17 @@ from ..server.page import files
 from ..settings import ServerSettings
 from .chat_template import Tokenizer
 from .index import RolloutIndex, RolloutSummary
-from .listing import GroupListing, RolloutFilter, RolloutListing, SearchListing, groups_of, ordered, runs_of
+from .listing import (
+    GroupListing,
+    RolloutFilter,
+    RolloutListing,
+    SearchListing,
+    TextSearch,
+    groups_of,
+    ordered,
+    runs_of,
+)
 from .records import RolloutOutcome
-from .search import TextSearch
 
 NOT_FOUND = 404
 # Seconds that an answer waits for the index. A page shows what is indexed by then, and asks again.

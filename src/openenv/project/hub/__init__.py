@@ -1,8 +1,7 @@
-"""Publish projects as Spaces of the Hub, fork Spaces, download them. (Extra `hub`.)"""
+"""Publish projects as Spaces of the Hub, fork Spaces, download them; upload datasets. (Extra `hub`.)"""
 
 from .client import Hub, Patience
-from .dataset import dataset_card, push_dataset
-from .publish import Published, Stage, push
+from .publish import Published, Stage, dataset_card, push, push_dataset
 from .space import Forked, Pulled, SpaceName, SpaceRequest, fork, pull
 
 __all__ = [
