@@ -46,24 +46,20 @@ class BlockAllocator:
         if self._freed and self._freed[0][1] == needed:  # nearly always: the arrays of a connection have few sizes
             return Block(self._freed.popleft()[0], size, self._freed)
         while self._freed:
-            self._merge(*self._freed.popleft())
+            offset, length = self._freed.popleft()
+            place = bisect(self._free, (offset,))  # free places that adjoin each other become one
+            if place < len(self._free) and self._free[place][0] == offset + length:
+                length += self._free.pop(place)[1]
+            if place and sum(self._free[place - 1]) == offset:
+                place -= 1
+                offset, before = self._free.pop(place)
+                length += before
+            self._free.insert(place, (offset, length))
         for place, (offset, length) in enumerate(self._free):
             if length >= needed:
                 self._free[place : place + 1] = [(offset + needed, length - needed)] if length > needed else []
                 return Block(offset, size, self._freed)
         return None
-
-    def _merge(self, offset: int, size: int) -> None:
-        """Adds a free place, as one with those that adjoin it."""
-        free = self._free
-        place = bisect(free, (offset,))
-        if place < len(free) and free[place][0] == offset + size:
-            size += free.pop(place)[1]
-        if place and sum(free[place - 1]) == offset:
-            place -= 1
-            offset, before = free.pop(place)
-            size += before
-        free.insert(place, (offset, size))
 
 
 def _aligned(size: int) -> int:

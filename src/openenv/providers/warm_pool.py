@@ -101,7 +101,18 @@ class WarmPool:
         self._keeper = asyncio.current_task()
         while not self._over:
             changed = self._changed
-            await self._sort_out()
+            for deployment in list(self._waiting):  # those that broke while they waited are removed
+                try:
+                    await deployment.refresh()
+                except OpenEnvError:
+                    continue  # its state is unknown
+                if not any(server.gone for server in deployment.servers):
+                    continue
+                with self._lock:
+                    if deployment not in self._waiting:
+                        continue  # it was taken: the new owner's `start` restarts it
+                    self._waiting.remove(deployment)
+                await _stopped(deployment)
             for _ in range(self.size - self.count - len(self._starting)):
                 task = asyncio.ensure_future(self._add())
                 self._starting.add(task)
@@ -130,21 +141,6 @@ class WarmPool:
             deployment.allow_restart()
             with self._lock:
                 self._waiting.append(deployment)
-
-    async def _sort_out(self) -> None:
-        """Removes deployments that broke while they waited."""
-        for deployment in list(self._waiting):
-            try:
-                await deployment.refresh()
-            except OpenEnvError:
-                continue  # its state is unknown
-            if not any(server.gone for server in deployment.servers):
-                continue
-            with self._lock:
-                if deployment not in self._waiting:
-                    continue  # it was taken: the new owner's `start` restarts it
-                self._waiting.remove(deployment)
-            await _stopped(deployment)
 
     async def _filled(self, timeout_s: float) -> None:
         try:

@@ -161,8 +161,15 @@ def compact_file(path: Path) -> bool:
         if path.with_suffix(PARQUET).exists():  # converted before its process was killed
             path.unlink()
             return
-        _repair(fd)
-        size = os.fstat(fd).st_size
+        size = end = os.fstat(fd).st_size
+        found = -1
+        while end > 0 and found < 0:  # an incomplete last line is removed
+            start = max(0, end - _TAIL)
+            found = os.pread(fd, end - start, start).rfind(b"\n")
+            end = start + found + 1
+        if end < size:
+            os.ftruncate(fd, end)
+            size = end
         if size == 0:
             path.unlink()
         elif size >= SMALL_BYTES and can_convert():
@@ -173,21 +180,6 @@ def compact_file(path: Path) -> bool:
             path.unlink()
 
     return run_locked(path, work)
-
-
-def _repair(fd: int) -> None:
-    """Removes an incomplete last line."""
-    size = os.fstat(fd).st_size
-    end = size
-    while end > 0:
-        start = max(0, end - _TAIL)
-        found = os.pread(fd, end - start, start).rfind(b"\n")
-        if found >= 0:
-            end = start + found + 1
-            break
-        end = start
-    if end < size:
-        os.ftruncate(fd, end)
 
 
 def main(arguments: list[str]) -> int:

@@ -204,7 +204,18 @@ class Journal:
             raise FileNotFoundError(errno.ENOENT, "the file was removed", str(self.path))
         for start in range(0, len(lines), CHUNK_LINES):
             some = lines[start : start + CHUNK_LINES]
-            self._write(b"".join(some))
+            text, done = b"".join(some), 0
+            try:
+                while done < len(text):
+                    done += os.write(self._fd, memoryview(text)[done:])
+            except OSError:
+                whole = text.rfind(b"\n", 0, done) + 1
+                self.size += whole
+                self.lines += text.count(b"\n", 0, whole)
+                if done > whole:
+                    os.ftruncate(self._fd, self.size)
+                raise
+            self.size += done
             self.lines += len(some)
 
     def close(self, sync: bool = True) -> None:
@@ -217,20 +228,6 @@ class Journal:
                 os.fsync(fd)
         finally:
             os.close(fd)
-
-    def _write(self, text: bytes) -> None:
-        view, done = memoryview(text), 0
-        try:
-            while done < len(text):
-                done += os.write(self._fd, view[done:])
-        except OSError:
-            whole = text.rfind(b"\n", 0, done) + 1
-            self.size += whole
-            self.lines += text.count(b"\n", 0, whole)
-            if done > whole:
-                os.ftruncate(self._fd, self.size)
-            raise
-        self.size += done
 
 
 def run_locked(path: Path, work: Callable[[int], None]) -> bool:

@@ -41,22 +41,21 @@ def chat_answer(chunks: Sequence[Event]) -> Event | None:
             _extend(choice, part, "token_ids")
             for name, values in (part.get("logprobs") or {}).items():
                 _extend(choice.setdefault("logprobs", {}), {name: values}, name)
-            _add_delta(message, calls, part.get("delta") or {})
+            delta = part.get("delta") or {}
+            for name in ("content", "reasoning_content", "reasoning", "refusal"):
+                if delta.get(name):
+                    message[name] = message.get(name, "") + delta[name]
+            for each in delta.get("tool_calls") or ():
+                call = calls.setdefault(
+                    each["index"], {"type": "function", "function": {"name": "", "arguments": ""}}
+                )
+                function = each.get("function") or {}
+                call["id"] = each.get("id") or call.get("id", "")
+                call["function"]["name"] += function.get("name") or ""
+                call["function"]["arguments"] += function.get("arguments") or ""
     if calls:
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
     return answer if choice.get("finish_reason") else None
-
-
-def _add_delta(message: dict[str, Any], calls: dict[int, dict[str, Any]], delta: Event) -> None:
-    for name in ("content", "reasoning_content", "reasoning", "refusal"):
-        if delta.get(name):
-            message[name] = message.get(name, "") + delta[name]
-    for part in delta.get("tool_calls") or ():
-        call = calls.setdefault(part["index"], {"type": "function", "function": {"name": "", "arguments": ""}})
-        function = part.get("function") or {}
-        call["id"] = part.get("id") or call.get("id", "")
-        call["function"]["name"] += function.get("name") or ""
-        call["function"]["arguments"] += function.get("arguments") or ""
 
 
 def _extend(target: dict[str, Any], source: Event, name: str) -> None:

@@ -126,16 +126,6 @@ def protect(app: FastAPI, server: EnvironmentServer) -> None:
 logger = logging.getLogger("openenv.server")
 
 
-def _warn_about_keys(server: EnvironmentServer) -> None:
-    if server.settings.api_keys is None:
-        advice = "set OPENENV_API_KEYS to require a key, or to none to accept this"
-        logger.warning("%s accepts every client that can reach it, without a key: %s", server.env_name, advice)
-    for number in server.authenticator.keys.short:
-        logger.warning(
-            "key %d of OPENENV_API_KEYS is short enough to be guessed: use at least %d characters", number, SHORT_KEY
-        )
-
-
 def install_lifespan(app: FastAPI, server: EnvironmentServer) -> None:
     """Starts a server before the owner's lifespan of its app, and closes its sessions after that."""
     owners = app.router.lifespan_context
@@ -143,7 +133,14 @@ def install_lifespan(app: FastAPI, server: EnvironmentServer) -> None:
     @asynccontextmanager
     async def lifespan(running: Any) -> AsyncIterator[Any]:
         if server.warns_about_keys:
-            _warn_about_keys(server)
+            if server.settings.api_keys is None:
+                advice = "set OPENENV_API_KEYS to require a key, or to none to accept this"
+                logger.warning(
+                    "%s accepts every client that can reach it, without a key: %s", server.env_name, advice
+                )
+            for number in server.authenticator.keys.short:
+                weak = "key %d of OPENENV_API_KEYS is short enough to be guessed: use at least %d characters"
+                logger.warning(weak, number, SHORT_KEY)
         if running is not app and getattr(running.state, "openenv", None) is None:
             # The routes were included into another app, which needs the same middleware and error handlers.
             running.state.openenv = server

@@ -317,7 +317,12 @@ class V2Connection:
         count = len(message.calls) if kind is messages.BatchOp else 1
         replies.unanswered += count
         if replies.unanswered > replies.max_unanswered and kind not in _ALWAYS:
-            self._refuse_more(number, count)
+            limit = f"{replies.max_unanswered} (max_connection_in_flight, OPENENV_MAX_CONNECTION_IN_FLIGHT)"
+            waiting = f"{replies.unanswered - count} calls of this connection have no reply yet"
+            crowd = f"{waiting}, and {count} more would exceed the limit of {limit}"
+            replies.unanswered -= count - 1
+            full = TooManyCalls(f"{crowd}: receive replies before sending more")
+            replies.answer((number, None), None, self._table.refusal(None, full, str(number)))
         elif kind in SESSION_CALLS:
             self._table.call(message, (number, None), None)
         elif kind in SESSION_REQUESTS:
@@ -360,16 +365,6 @@ class V2Connection:
             self._protocol = self._protocol.writing(self._writer)
             self._table.use_protocol(self._protocol)
         return {"descriptor": None}
-
-    def _refuse_more(self, number: int, count: int) -> None:
-        """Refuses a request whose calls would exceed the limit of unanswered calls."""
-        replies = self._replies
-        limit = f"{replies.max_unanswered} (max_connection_in_flight, OPENENV_MAX_CONNECTION_IN_FLIGHT)"
-        waiting = f"{replies.unanswered - count} calls of this connection have no reply yet"
-        crowd = f"{waiting}, and {count} more would exceed the limit of {limit}"
-        replies.unanswered -= count - 1
-        full = TooManyCalls(f"{crowd}: receive replies before sending more")
-        replies.answer((number, None), None, self._table.refusal(None, full, str(number)))
 
     def _refuse(self, error: OpenEnvError) -> None:
         """Answers a request without a usable id."""

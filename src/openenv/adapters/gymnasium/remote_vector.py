@@ -418,7 +418,16 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         """
         spaces = self._spaces
         if spaces.bounds is None:
-            return self._split_members(actions, count)
+            try:
+                members = list(iterate(self.action_space, actions))
+            except (TypeError, ValueError, KeyError, AttributeError) as error:
+                raise outside_error(actions, self.action_space) from error
+            if len(members) != count:
+                raise InvalidArgument(f"{len(members)} actions for {count} environments: one for each")
+            for index, member in enumerate(members):
+                if not spaces.action_space.contains(member):
+                    raise outside_error(member, spaces.action_space, index)
+            return [spaces.fields_of(member) for member in members]
         array = checked_array(actions, spaces, count)
         side = spaces.action
         field = side.field
@@ -426,20 +435,6 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             return [spaces.fields_of(action) for action in array]
         values = (array.reshape(count) if side.single else array).tolist()
         return [{field: value} for value in values]
-
-    def _split_members(self, actions: Any, count: int) -> list[Fields]:
-        """The same for actions that are not one array of numbers."""
-        spaces = self._spaces
-        try:
-            members = list(iterate(self.action_space, actions))
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise outside_error(actions, self.action_space) from error
-        if len(members) != count:
-            raise InvalidArgument(f"{len(members)} actions for {count} environments: one for each")
-        for index, member in enumerate(members):
-            if not spaces.action_space.contains(member):
-                raise outside_error(member, spaces.action_space, index)
-        return [spaces.fields_of(member) for member in members]
 
     def _join(self, rows: Sequence[Fields]) -> Any:
         """A new batch of the environments' observations, given as fields.

@@ -116,7 +116,16 @@ class PodWatch:
                 backoff.reset()
                 self._trouble = None
                 while True:
-                    version = await self._events(version)
+                    watch = self._cluster.watch("Pod", version, labelSelector=self._selector)
+                    async with contextlib.aclosing(watch) as events:
+                        async for happened, pod in events:
+                            version = pod["metadata"].get("resourceVersion", version)
+                            if happened == "DELETED":
+                                self.pods.pop(pod["metadata"]["name"], None)
+                                self.losses += 1
+                            elif happened != "BOOKMARK":
+                                self.pods[pod["metadata"]["name"]] = pod
+                            self._tell()
                     await asyncio.sleep(FIRST_PAUSE_S)
             except ProviderFailed as error:
                 if self._trouble is None:
@@ -124,19 +133,6 @@ class PodWatch:
                 self._trouble = error
             self._tell()
             await asyncio.sleep(backoff.grow())
-
-    async def _events(self, version: str) -> str:
-        """Handles events until the watch ends. Returns the version from which to watch again."""
-        async with contextlib.aclosing(self._cluster.watch("Pod", version, labelSelector=self._selector)) as events:
-            async for happened, pod in events:
-                version = pod["metadata"].get("resourceVersion", version)
-                if happened == "DELETED":
-                    self.pods.pop(pod["metadata"]["name"], None)
-                    self.losses += 1
-                elif happened != "BOOKMARK":
-                    self.pods[pod["metadata"]["name"]] = pod
-                self._tell()
-        return version
 
     def _tell(self) -> None:
         self._changed.set()

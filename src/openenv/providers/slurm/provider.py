@@ -178,7 +178,15 @@ class SlurmProvider(BlockingRuntime):
 
     async def resize(self, deployment: Deployment, replicas: int) -> None:
         if not replicas:
-            await self._end_all(deployment)
+            channel: TaskChannel | None = deployment.handle
+            if channel is not None:
+                if channel.used:
+                    # By name, which also finds jobs of a submission that was cancelled before its answer came.
+                    await cancel(deployment.name, self.start_rate)
+                self._queue.forget(_names(deployment.servers))
+                await channel.close()
+                deployment.handle = None
+            deployment.servers.clear()
             return
         # Servers that are gone are not counted: new ones replace them.
         await self.refresh_servers(deployment)
@@ -345,17 +353,6 @@ class SlurmProvider(BlockingRuntime):
         for server in servers:
             server.handle = None
             deployment.servers.remove(server)
-
-    async def _end_all(self, deployment: Deployment) -> None:
-        channel: TaskChannel | None = deployment.handle
-        if channel is not None:
-            if channel.used:
-                # By name, which also finds jobs of a submission that was cancelled before its answer came.
-                await cancel(deployment.name, self.start_rate)
-            self._queue.forget(_names(deployment.servers))
-            await channel.close()
-            deployment.handle = None
-        deployment.servers.clear()
 
 
 def _names(servers: Sequence[Server]) -> list[str]:
