@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -203,19 +203,40 @@ _ADVICE = {401: _KEY_ADVICE, 403: _KEY_ADVICE, 404: " (check the endpoint and th
 _REFUSED = frozenset({400, 413, 422})
 
 
-def read_json(reply: ModelReply, model: str, address: Address) -> dict[str, Any]:
-    """The JSON object in an answer.
+_NO_OBJECT = "no JSON object"
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def read_json(
+    reply: ModelReply,
+    model: str,
+    address: Address,
+    decode: Callable[[Any], Any] = _decode_object,
+    other_form: str = _NO_OBJECT,
+) -> Any:
+    """The JSON in an answer: an object, unless `decode` makes another value of it.
+
+    Args:
+        reply: The answer.
+        model: Name of the model, for messages.
+        address: Where it comes from.
+        decode: That of a `msgspec.json.Decoder`.
+        other_form: What JSON of another form is called.
 
     Raises:
-        ModelFailed: The server refused the request (`ContextOverflow` if it is too long), or its answer is no JSON.
+        ModelFailed: The server refused the request (`ContextOverflow` if it is too long), its answer is no JSON, or
+            has another form.
         ModelUnavailable: The server cannot answer now.
     """
     if not 200 <= reply.status < 300:
         raise failure_of(reply.status, reply.content, f"{model} at {address.name}", address, reply.headers)
-    content = reply.content if isinstance(reply.content, dict) else as_json(reply.content)
-    if isinstance(content, dict):
-        return content
-    raise unreadable("no JSON object", reply.content, model, address)
+    if isinstance(reply.content, dict):
+        return reply.content
+    try:
+        return decode(reply.content)
+    except (ValueError, RecursionError) as error:
+        what = other_form if isinstance(error, msgspec.ValidationError) else _NO_OBJECT
+        raise unreadable(what, reply.content, model, address) from error
 
 
 def failure_of(

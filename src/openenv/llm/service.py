@@ -173,7 +173,8 @@ class ServedModel(LLMClient):
             home = shared_loop()
             if self._sender is None or self._home is not home:  # after a fork, the connections belong to the parent
                 self._home, self._sender = home, make_sender(self._address(), self._sdk)
-            return read_json(await self._sender.post(path, body), self.model, self._address())
+            answer: dict[str, Any] = read_json(await self._sender.post(path, body), self.model, self._address())
+            return answer
 
         answer = within(
             self.timeout_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -77,6 +77,7 @@ class EndpointModel(ABC):
     _streaming: ClassVar[dict[str, Any]] = {"stream": True}
     _answer_name: ClassVar[str]
     _models_path: ClassVar[str] = "/models"
+    _decode: ClassVar[Callable[[bytes], Any]] = msgspec.json.Decoder(dict[str, Any]).decode
 
     def __init__(
         self,
@@ -132,10 +133,12 @@ class EndpointModel(ABC):
         )
         try:
             completion = self._completion(answer, request)
-            completion.model = answer.get("model") or self.name
-            check_values(completion)
+            if isinstance(answer, dict):  # its values may have any type
+                completion.model = answer.get("model") or self.name
+                check_values(completion)
         except _OTHER_FORM as error:
             raise unreadable(self._answer_name, answer, self.name, address) from error
+        completion.model = completion.model or self.name
         if self._price is not None:
             completion.usage.cost = self._price.cost_of(completion.usage)
         completion.seconds = time.perf_counter() - started
@@ -176,12 +179,13 @@ class EndpointModel(ABC):
         """The answer that a stream carries; None if it ended early."""
 
     @abstractmethod
-    def _completion(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
-        """Reads an answer. Raises KeyError, IndexError, TypeError, AttributeError or ValueError if it is none."""
+    def _completion(self, answer: Any, request: ModelRequest) -> Completion:
+        """Reads what `_decode` made of an answer; KeyError, IndexError, TypeError, AttributeError or ValueError mean
+        that it is none."""
 
-    def _read(self, reply: ModelReply, address: Address) -> tuple[dict[str, Any], Address]:
+    def _read(self, reply: ModelReply, address: Address) -> tuple[Any, Address]:
         if reply.status != 200 or not reply.headers.get("content-type", "").startswith("text/event-stream"):
-            return read_json(reply, self.name, address), address
+            return read_json(reply, self.name, address, self._decode, self._answer_name), address
         events = events_of(reply.content)
         try:
             if (error := error_in(events)) is not None:
@@ -189,7 +193,8 @@ class EndpointModel(ABC):
                 code = error["error"].get("code") if isinstance(error["error"], Mapping) else None
                 status = code if isinstance(code, int) and 400 <= code < 600 else 500
                 raise failure_of(status, error, f"{self.name} at {address.name}", address)
-            answer = self._merged(events)
+            merged = self._merged(events)
+            answer = None if merged is None else self._decode(msgspec.json.encode(merged))
         except _OTHER_FORM as broken:
             raise unreadable(self._answer_name, reply.content, self.name, address) from broken
         if answer is None:

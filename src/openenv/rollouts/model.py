@@ -39,6 +39,8 @@ class ModelRequest:
         tools: Function tools in the form of OpenAI's chat completions.
         sampling: How to sample.
         prompt_ids: The prompt as token ids, for a model with `takes_ids`; None: it tokenizes `messages`.
+        context_ids: The token ids of the turns before, with which the prompt should begin; empty if they are unknown.
+            An answer that repeats them need not be read again.
         key: Idempotency key: the same for each repeat of this call, and for no other.
         timeout_s: Seconds for this call, retries included; None for no limit.
         session: The same for each call of a rollout, so that an endpoint can find its cached prefix.
@@ -48,6 +50,7 @@ class ModelRequest:
     tools: Sequence[Mapping[str, Any]] = ()
     sampling: Sampling = Sampling()
     prompt_ids: Sequence[int] | None = None
+    context_ids: list[int] = field(default_factory=list)
     key: str = ""
     timeout_s: float | None = None
     session: str = ""

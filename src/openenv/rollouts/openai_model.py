@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import msgspec
+
 from ..errors import InvalidArgument, ModelFailed
 from ..llm.messages import TextParser, function_of, parse_hermes, text_of
 from ..llm.sender import Address
@@ -15,6 +17,49 @@ from .model import Completion, ModelRequest, Sampling
 from .records import ChatMessage, TokenUsage
 from .streams import chat_answer
 
+
+class _TokenLogprob(msgspec.Struct):
+    logprob: float
+    id: int | None = None
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_TokenLogprob] | None = None
+    token_logprobs: list[float] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: dict[str, Any] | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+    token_ids: list[int] | None = None
+    response_token_ids: list[int] | None = None
+    prompt_token_ids: msgspec.Raw = msgspec.Raw()
+
+
+class _UsageDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _UsageDetails | None = None
+    completion_tokens_details: _UsageDetails | None = None
+
+
+class _Answer(msgspec.Struct):
+    """What is read of the answer of a (chat) completion."""
+
+    choices: list[_Choice]
+    model: str | None = None
+    usage: _Usage | None = None
+    prompt_token_ids: msgspec.Raw = msgspec.Raw()
+
+
+_decode_ids = msgspec.json.Decoder(list[int] | None).decode
 _UNKNOWN_FIELD = re.compile(r"return_token_ids|logprobs", re.IGNORECASE)
 
 
@@ -42,6 +87,7 @@ class OpenAIModel(EndpointModel):
     """
 
     _answer_name = "no chat completion"
+    _decode = msgspec.json.Decoder(_Answer).decode
     _streaming: ClassVar[dict[str, Any]] = {"stream": True, "stream_options": {"include_usage": True}}
 
     def __init__(
@@ -106,16 +152,29 @@ class OpenAIModel(EndpointModel):
     def _merged(self, events: list[dict[str, Any]]) -> dict[str, Any] | None:
         return chat_answer(events)
 
-    def _completion(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
-        choice = answer["choices"][0]
-        message = self._parser(choice["text"]) if self._by_ids(request) else _assistant(choice["message"])
-        finish = choice.get("finish_reason")
+    def _completion(self, answer: _Answer, request: ModelRequest) -> Completion:
+        choice, usage = answer.choices[0], answer.usage or _Usage()
+        by_ids = self._by_ids(request)
+        if (choice.text if by_ids else choice.message) is None:
+            raise ValueError("it has no message")
+        message = self._parser(choice.text or "") if by_ids else _assistant(choice.message or {})
+        finish = choice.finish_reason
         if message.get("tool_calls") and finish == "stop":
             finish = "tool_calls"
-        refused = finish == "content_filter" or bool(message.get("refusal"))
-        completion = Completion(message=message, finish_reason=finish, refused=refused, usage=_usage_of(answer))
-        if self._with_ids or self._by_ids(request):
-            _read_ids(completion, answer, choice, request)
+        completion = Completion(
+            message=message,
+            finish_reason=finish,
+            refused=finish == "content_filter" or bool(message.get("refusal")),
+            usage=TokenUsage(
+                prompt_tokens=usage.prompt_tokens or 0,
+                cached_tokens=(usage.prompt_tokens_details or _UsageDetails()).cached_tokens or 0,
+                completion_tokens=usage.completion_tokens or 0,
+                reasoning_tokens=(usage.completion_tokens_details or _UsageDetails()).reasoning_tokens or 0,
+            ),
+            model=answer.model or "",
+        )
+        if self._with_ids or by_ids:
+            _read_ids(completion, answer, request)
         if self._required and completion.completion_ids is None:
             raise ModelFailed(f"{self.name} sent no token ids: use vLLM, SGLang or llama.cpp, or leave token_ids out")
         return completion
@@ -137,31 +196,32 @@ def _assistant(message: Mapping[str, Any]) -> ChatMessage:
     return kept
 
 
-def _usage_of(answer: Mapping[str, Any]) -> TokenUsage:
-    usage = answer.get("usage") or {}
-    return TokenUsage(
-        prompt_tokens=usage.get("prompt_tokens") or 0,
-        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-        completion_tokens=usage.get("completion_tokens") or 0,
-        reasoning_tokens=(usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0,
-    )
-
-
-def _read_ids(
-    completion: Completion, answer: Mapping[str, Any], choice: Mapping[str, Any], request: ModelRequest
-) -> None:
+def _read_ids(completion: Completion, answer: _Answer, request: ModelRequest) -> None:
     """Reads token ids and log probabilities, where vLLM, SGLang and llama.cpp put them."""
-    logprobs = choice.get("logprobs") or {}
-    sampled = logprobs.get("content") or []
-    ids = choice.get("token_ids") or choice.get("response_token_ids")
-    if ids is None and sampled and "id" in sampled[0]:
-        ids = [token["id"] for token in sampled]
+    choice = answer.choices[0]
+    logprobs = choice.logprobs or _Logprobs()
+    sampled = logprobs.content or []
+    ids = choice.token_ids or choice.response_token_ids
+    if ids is None and sampled:
+        found = [token.id for token in sampled if token.id is not None]
+        ids = found or None
     if ids is None:
         return
-    values = [token["logprob"] for token in sampled] or logprobs.get("token_logprobs")
+    values = [token.logprob for token in sampled] or logprobs.token_logprobs
     if values is not None and len(values) != len(ids):
         raise ValueError(f"{len(ids)} token ids and {len(values)} log probabilities")
     completion.completion_ids, completion.logprobs, completion.tokens = ids, values, "sampled"
-    completion.prompt_ids = choice.get("prompt_token_ids") or answer.get("prompt_token_ids")
+    completion.prompt_ids = _prompt_ids(choice.prompt_token_ids, request) or _prompt_ids(
+        answer.prompt_token_ids, request
+    )
     if completion.prompt_ids is None and request.prompt_ids is not None:
         completion.prompt_ids = list(request.prompt_ids)
+
+
+def _prompt_ids(sent: msgspec.Raw, request: ModelRequest) -> list[int] | None:
+    """The ids of a prompt. Those of the turns before are not read again, if the text begins with them."""
+    text, known = bytes(sent), request.context_ids
+    start = msgspec.json.encode(known)[:-1] + b","
+    if known and text.startswith(start):
+        return known + _decode_ids(b"[" + text[len(start) :])
+    return _decode_ids(text) if text else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from ..client import GenericEnvClient, VectorEnvClient
@@ -124,13 +125,15 @@ class SessionPool:
             self._called.clear()
             resets, self._resets = self._resets, []
             steps, self._steps = self._steps, []
-            for slot, arguments in resets:
-                await self._sending([slot], self.client.send_reset(env_ids=[slot], **arguments))
+            for (has_seed, rest), alike in groupby(resets, _shared_arguments):
+                slots, given = zip(*alike, strict=True)
+                seeds = [arguments["seed"] for arguments in given] if has_seed else None
+                await self._sending(slots, self.client.send_reset(seeds, slots, **rest))
             if steps:
                 slots = [slot for slot, _ in steps]
                 await self._sending(slots, self.client.send([action for _, action in steps], slots))
 
-    async def _sending(self, slots: list[int], sending: Awaitable[None]) -> None:
+    async def _sending(self, slots: Sequence[int], sending: Awaitable[None]) -> None:
         try:
             await sending
         except OpenEnvError as error:
@@ -161,3 +164,12 @@ class SessionPool:
         reply = self._replies.pop(slot)
         if not reply.done():
             reply.set_result(result)
+
+
+def _shared_arguments(reset: tuple[int, Mapping[str, Any]]) -> tuple[bool, dict[str, Any]]:
+    """What resets in one message have in common: whether they have a seed, and all other arguments."""
+    arguments = dict(reset[1])
+    has_seed = isinstance(arguments.get("seed"), int)
+    if has_seed:
+        del arguments["seed"]
+    return has_seed, arguments

@@ -66,6 +66,11 @@ class TokenHistory:
         self._answer_ids: list[int] = []
         self._prompt: tuple[list[ChatMessage], list[int]] | None = None
 
+    @property
+    def ids(self) -> list[int]:
+        """The ids so far, with which the next prompt should begin; empty if those of a turn are unknown."""
+        return self._ids or []
+
     def prompt_for(
         self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()
     ) -> list[int] | None:
