@@ -6,6 +6,7 @@ import asyncio
 import base64
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -24,110 +25,120 @@ class TooLarge(OSError):
     """An answer has more bytes than the client reads."""
 
 
+@dataclass(slots=True)
 class HttpAnswer:
-    """An answer as it arrives; httptools calls its `on_` methods.
+    """An answer.
 
     Attributes:
         status: The HTTP status.
         headers: The headers, with lower-case names.
+        parts: The body, in parts.
         complete: Whether it is whole.
         keeps_alive: Whether the server takes another request on the connection.
     """
 
-    def __init__(self, most_bytes: int, *, has_body: bool = True):
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.complete = self.keeps_alive = False
-        self.parser = httptools.HttpResponseParser(self)
-        self._parts: list[bytes] = []
-        self._left = most_bytes
-        self._has_body = has_body
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    parts: list[bytes] = field(default_factory=list)
+    complete: bool = False
+    keeps_alive: bool = False
 
     @property
     def body(self) -> bytes:
         """The body."""
-        return b"".join(self._parts)
+        return b"".join(self.parts)
 
     @property
     def ends_with_connection(self) -> bool:
         """Whether the end of the connection is the end of the body."""
         return self.status >= 200 and not {"content-length", "transfer-encoding"} & self.headers.keys()
 
-    def on_message_begin(self) -> None:
-        if self.complete:
-            raise OSError("a second answer")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        self.status = self.parser.get_status_code()
-        self.complete = not self._has_body
-
-    def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
-        self._left -= len(body)
-        if self._left < 0:
-            raise TooLarge
-
-    def on_message_complete(self) -> None:
-        self.complete = self.status >= 200  # else the answer follows
-        self.keeps_alive = self.parser.should_keep_alive()
-
 
 class HttpClientConnection(asyncio.Protocol):
-    """One connection, one request at a time."""
+    """One connection, one request at a time; httptools calls the methods `on_`."""
 
     def __init__(self) -> None:
         self.idle_since = 0.0
         self._loop = asyncio.get_running_loop()
-        self._answer: HttpAnswer | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer = HttpAnswer()
+        self._waits = False
         self._done: asyncio.Future[HttpAnswer] = self._loop.create_future()
         self._read_at = 0.0
+        self._left = 0
+        self._tunnels = False
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        answer = self._answer
-        if answer is None:  # it answers no request
+        if not self._waits:  # it answers no request
             self.transport.abort()
             return
         self._read_at = self._loop.time()
         try:
-            answer.parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(error.__context__ if isinstance(error.__context__, TooLarge) else OSError(f"no HTTP: {error}"))
             return
-        if answer.complete:
-            self._succeed(answer)
+        if self._answer.complete:
+            self._succeed()
 
     def connection_lost(self, error: Exception | None) -> None:
-        answer = self._answer
-        if answer is not None and error is None and answer.ends_with_connection:
-            self._succeed(answer)
+        if self._waits and error is None and self._answer.ends_with_connection:
+            self._succeed()
         else:
             self._fail(error or ConnectionResetError("the server closed the connection"))
 
-    async def send(self, request: bytes, answer: HttpAnswer, stall_s: float | None) -> HttpAnswer:
+    def on_message_begin(self) -> None:
+        if self._answer.complete:
+            raise OSError("a second answer")
+        self._answer.headers.clear()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._answer.status = self._parser.get_status_code()
+        self._answer.complete = self._tunnels
+
+    def on_body(self, body: bytes) -> None:
+        self._answer.parts.append(body)
+        self._left -= len(body)
+        if self._left < 0:
+            raise TooLarge
+
+    def on_message_complete(self) -> None:
+        self._answer.complete = self._answer.status >= 200  # else the answer follows
+        self._answer.keeps_alive = self._parser.should_keep_alive()
+
+    async def tunnel(self, request: bytes) -> HttpAnswer:
+        """Sends a CONNECT and returns its answer, which has no body. Raises the errors of `send`."""
+        self._tunnels = True
+        answer = await self.send(request, 0, None)
+        self._tunnels, self._parser = False, httptools.HttpResponseParser(self)
+        return answer
+
+    async def send(self, request: bytes, most_bytes: int, stall_s: float | None) -> HttpAnswer:
         """Sends a request and returns its answer.
 
         Args:
             request: Head and body.
-            answer: Takes the answer.
+            most_bytes: Most bytes of the answer's body.
             stall_s: Seconds without a byte after which it fails; None for no limit.
 
         Raises:
             OSError: The answer did not arrive, or not whole; `TimeoutError` after `stall_s`.
         """
-        self._answer, self._done, self._read_at = answer, self._loop.create_future(), self._loop.time()
+        self._answer, self._left, self._waits = HttpAnswer(), most_bytes, True
+        self._done, self._read_at = self._loop.create_future(), self._loop.time()
         self.transport.write(request)
         if stall_s is not None:
             self._watch(self._done, stall_s)
         try:
             return await self._done
         finally:
-            self._answer = None
+            self._waits = False
 
     def _watch(self, done: asyncio.Future[HttpAnswer], stall_s: float) -> None:
         """Fails the request if no byte has arrived for that long; else looks again later."""
@@ -138,13 +149,13 @@ class HttpClientConnection(asyncio.Protocol):
             else:
                 self._loop.call_later(left, self._watch, done, stall_s)
 
-    def _succeed(self, answer: HttpAnswer) -> None:
-        self._answer = None
+    def _succeed(self) -> None:
+        self._waits = False
         if not self._done.done():
-            self._done.set_result(answer)
+            self._done.set_result(self._answer)
 
     def _fail(self, error: BaseException) -> None:
-        if self._answer is not None and not self._done.done():
+        if self._waits and not self._done.done():
             self._done.set_exception(error)
 
 
@@ -205,7 +216,7 @@ class HttpClient:
     async def _exchange(self, request: bytes, stall_s: float | None) -> HttpAnswer:
         connection = self._take_idle() or await self._connect()
         try:
-            answer = await connection.send(request, HttpAnswer(self._most_bytes), stall_s)
+            answer = await connection.send(request, self._most_bytes, stall_s)
         except BaseException:
             connection.transport.abort()
             raise
@@ -252,7 +263,7 @@ class HttpClient:
         headers = {"host": where, **_basic(self._proxy, "proxy-authorization")}
         head = f"CONNECT {where} HTTP/1.1\r\n{_lines(headers)}\r\n"
         try:
-            answer = await connection.send(head.encode(), HttpAnswer(self._most_bytes, has_body=False), None)
+            answer = await connection.tunnel(head.encode())
             if answer.status != 200:
                 raise ConnectionError(f"the proxy {self._proxy.hostname} answered {answer.status}")
             connection.transport = await asyncio.get_running_loop().start_tls(

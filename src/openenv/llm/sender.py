@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -204,23 +204,23 @@ _REFUSED = frozenset({400, 413, 422})
 
 
 _NO_OBJECT = "no JSON object"
-_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_objects = msgspec.json.Decoder(dict[str, Any])
 
 
 def read_json(
     reply: ModelReply,
     model: str,
     address: Address,
-    decode: Callable[[Any], Any] = _decode_object,
+    decoder: msgspec.json.Decoder[Any] = _objects,
     other_form: str = _NO_OBJECT,
 ) -> Any:
-    """The JSON in an answer: an object, unless `decode` makes another value of it.
+    """The JSON in an answer: an object, or what the decoder makes of it.
 
     Args:
         reply: The answer.
         model: Name of the model, for messages.
         address: Where it comes from.
-        decode: That of a `msgspec.json.Decoder`.
+        decoder: Decodes it.
         other_form: What JSON of another form is called.
 
     Raises:
@@ -233,7 +233,7 @@ def read_json(
     if isinstance(reply.content, dict):
         return reply.content
     try:
-        return decode(reply.content)
+        return decoder.decode(reply.content)
     except (ValueError, RecursionError) as error:
         what = other_form if isinstance(error, msgspec.ValidationError) else _NO_OBJECT
         raise unreadable(what, reply.content, model, address) from error

@@ -131,9 +131,11 @@ def take_images(value: Any, images: list[Any], depth: int = 0) -> Any:
     Raises:
         StepFailed: An image cannot be read.
     """
-    if depth > _DEEPEST or type(value) in _NUMBERS:
+    if depth > _DEEPEST or type(value) in _NUMBERS or (type(value) is str and len(value) < _SHORTEST):
         return value
-    if isinstance(value, Mapping) and not (value.get("type") == "image" and isinstance(value.get("data"), str)):
+    if isinstance(value, dict | Mapping) and not (
+        value.get("type") == "image" and isinstance(value.get("data"), str)
+    ):
         parts = {name: take_images(each, images, depth + 1) for name, each in value.items()}
         return {name: each for name, each in parts.items() if not isinstance(each, _Place)}
     if isinstance(value, list | tuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -77,7 +77,7 @@ class EndpointModel(ABC):
     _streaming: ClassVar[dict[str, Any]] = {"stream": True}
     _answer_name: ClassVar[str]
     _models_path: ClassVar[str] = "/models"
-    _decode: ClassVar[Callable[[bytes], Any]] = msgspec.json.Decoder(dict[str, Any]).decode
+    _decoder: ClassVar[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(dict[str, Any])
 
     def __init__(
         self,
@@ -180,12 +180,12 @@ class EndpointModel(ABC):
 
     @abstractmethod
     def _completion(self, answer: Any, request: ModelRequest) -> Completion:
-        """Reads what `_decode` made of an answer; KeyError, IndexError, TypeError, AttributeError or ValueError mean
+        """Reads what `_decoder` made of an answer; KeyError, IndexError, TypeError, AttributeError or ValueError mean
         that it is none."""
 
     def _read(self, reply: ModelReply, address: Address) -> tuple[Any, Address]:
         if reply.status != 200 or not reply.headers.get("content-type", "").startswith("text/event-stream"):
-            return read_json(reply, self.name, address, self._decode, self._answer_name), address
+            return read_json(reply, self.name, address, self._decoder, self._answer_name), address
         events = events_of(reply.content)
         try:
             if (error := error_in(events)) is not None:
@@ -194,7 +194,7 @@ class EndpointModel(ABC):
                 status = code if isinstance(code, int) and 400 <= code < 600 else 500
                 raise failure_of(status, error, f"{self.name} at {address.name}", address)
             merged = self._merged(events)
-            answer = None if merged is None else self._decode(msgspec.json.encode(merged))
+            answer = None if merged is None else self._decoder.decode(msgspec.json.encode(merged))
         except _OTHER_FORM as broken:
             raise unreadable(self._answer_name, reply.content, self.name, address) from broken
         if answer is None:

@@ -18,17 +18,17 @@ from .records import ChatMessage, TokenUsage
 from .streams import chat_answer
 
 
-class _TokenLogprob(msgspec.Struct):
+class _TokenLogprob(msgspec.Struct, gc=False):
     logprob: float
     id: int | None = None
 
 
-class _Logprobs(msgspec.Struct):
+class _Logprobs(msgspec.Struct, gc=False):
     content: list[_TokenLogprob] | None = None
     token_logprobs: list[float] | None = None
 
 
-class _Choice(msgspec.Struct):
+class _Choice(msgspec.Struct, gc=False):
     message: dict[str, Any] | None = None
     text: str | None = None
     finish_reason: str | None = None
@@ -38,19 +38,19 @@ class _Choice(msgspec.Struct):
     prompt_token_ids: msgspec.Raw = msgspec.Raw()
 
 
-class _UsageDetails(msgspec.Struct):
+class _UsageDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct):
+class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _UsageDetails | None = None
     completion_tokens_details: _UsageDetails | None = None
 
 
-class _Answer(msgspec.Struct):
+class _Answer(msgspec.Struct, gc=False):
     """What is read of the answer of a (chat) completion."""
 
     choices: list[_Choice]
@@ -59,7 +59,7 @@ class _Answer(msgspec.Struct):
     prompt_token_ids: msgspec.Raw = msgspec.Raw()
 
 
-_decode_ids = msgspec.json.Decoder(list[int] | None).decode
+_ids_decoder = msgspec.json.Decoder(list[int] | None)
 _UNKNOWN_FIELD = re.compile(r"return_token_ids|logprobs", re.IGNORECASE)
 
 
@@ -87,7 +87,7 @@ class OpenAIModel(EndpointModel):
     """
 
     _answer_name = "no chat completion"
-    _decode = msgspec.json.Decoder(_Answer).decode
+    _decoder = msgspec.json.Decoder(_Answer)
     _streaming: ClassVar[dict[str, Any]] = {"stream": True, "stream_options": {"include_usage": True}}
 
     def __init__(
@@ -109,6 +109,7 @@ class OpenAIModel(EndpointModel):
         self._parser = parser
         self._required = token_ids is True or self.takes_ids
         self._with_ids = token_ids is not False
+        self._tools: tuple[list[Mapping[str, Any]], list[dict[str, Any]]] = [], []
 
     async def complete(self, request: ModelRequest) -> Completion:
         """Samples one completion; see `Model`. Raises the errors of `EndpointModel.complete`."""
@@ -142,7 +143,10 @@ class OpenAIModel(EndpointModel):
             return {"prompt": request.prompt_ids, "logprobs": 1, "return_token_ids": True, **body}
         body["messages"] = request.messages
         if request.tools:
-            body["tools"] = [{"type": "function", "function": function_of(tool)} for tool in request.tools]
+            if self._tools[0] != request.tools:  # most often they are those of the request before
+                functions = [{"type": "function", "function": function_of(tool)} for tool in request.tools]
+                self._tools = [*request.tools], functions
+            body["tools"] = self._tools[1]
         if self._with_ids:
             body |= {"logprobs": True, "return_token_ids": True}
         if self._ids == "input_ids" and request.prompt_ids is not None:
@@ -221,7 +225,9 @@ def _read_ids(completion: Completion, answer: _Answer, request: ModelRequest) ->
 def _prompt_ids(sent: msgspec.Raw, request: ModelRequest) -> list[int] | None:
     """The ids of a prompt. Those of the turns before are not read again, if the text begins with them."""
     text, known = bytes(sent), request.context_ids
+    if not text:
+        return None
     start = msgspec.json.encode(known)[:-1] + b","
     if known and text.startswith(start):
-        return known + _decode_ids(b"[" + text[len(start) :])
-    return _decode_ids(text) if text else None
+        return known + (_ids_decoder.decode(b"[" + text[len(start) :]) or [])
+    return _ids_decoder.decode(text)

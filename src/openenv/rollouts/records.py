@@ -1,5 +1,6 @@
 """What a rollout is: a task, the turns of a conversation with a model, rewards, tokens, and how it ended.
 
+The records of turns are not tracked by the garbage collector (`gc=False`): they are many, and in no cycle.
 Records keep what each turn added, not the whole history: memory and files grow with the conversation, not with its
 square. `Rollout.conversation` and `Rollout.context_ids` put the whole together.
 """
@@ -108,7 +109,7 @@ class RolloutTask(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"seed {self.seed}" if self.seed is not None else (str(self.arguments) if self.arguments else "-")
 
 
-class TokenUsage(msgspec.Struct, omit_defaults=True):
+class TokenUsage(msgspec.Struct, omit_defaults=True, gc=False):
     """Tokens and money that a model call, or a whole rollout, used.
 
     Attributes:
@@ -133,7 +134,7 @@ class TokenUsage(msgspec.Struct, omit_defaults=True):
             self.cost = (self.cost or 0.0) + other.cost
 
 
-class StepRecord(msgspec.Struct, omit_defaults=True):
+class StepRecord(msgspec.Struct, omit_defaults=True, gc=False):
     """One step of the environment that a completion led to: a tool call, or an action in its text.
 
     Attributes:
@@ -159,7 +160,7 @@ class StepRecord(msgspec.Struct, omit_defaults=True):
     error: str | None = None
 
 
-class Turn(msgspec.Struct, omit_defaults=True):
+class Turn(msgspec.Struct, omit_defaults=True, gc=False):
     """One call of the model, and the steps that its completion led to.
 
     Attributes:
