@@ -266,6 +266,16 @@ async def test_ids_and_logprobs_are_those_that_were_sampled(server, stall_s, pol
 
 
 @either_way
+async def test_ids_that_the_caller_has_are_left_out_of_the_answer(server, stall_s):
+    prompt = PairTokenizer().apply_chat_template(HELLO, None, True)
+    model = made(OpenAIModel, "echo", server, stall_s=stall_s)
+    for known, rest in ((prompt[:3], prompt[3:]), ([*prompt[:2], 1], prompt), (prompt, prompt)):
+        context = json.dumps(known, separators=(",", ":")).encode()[:-1] + b","
+        completion = await complete(model, context=context)
+        assert (completion.repeats_context, completion.prompt_ids) == (rest != prompt, rest)
+
+
+@either_way
 async def test_a_prompt_of_ids_is_continued(server, stall_s):
     prompt = PairTokenizer().apply_chat_template(HELLO, TOOLS, True)
     model = made(OpenAIModel, "tool", server, stall_s=stall_s, ids="completions")

@@ -437,3 +437,37 @@ def test_any_text_reads_as_sampled(exchanges: list[tuple[str, str, int]]) -> Non
 
 
 NO_TOOLS = Talk("any", ())
+
+
+def answer(said: str, prompt_ids: list[int] | None, ids: list[int], repeats_context: bool = False) -> Completion:
+    message = {"role": "assistant", "content": said}
+    return Completion(
+        message=message, prompt_ids=prompt_ids, completion_ids=ids, repeats_context=repeats_context, tokens="sampled"
+    )
+
+
+def test_an_answer_that_leaves_out_the_context_makes_the_same_turns() -> None:
+    history = TokenHistory()
+    messages = [user("a")]
+    assert history.context == b""
+    history.turn(messages, answer("b", [1, 2], [3]))
+    assert history.context == b"[1,2,3,"
+    messages += [{"role": "assistant", "content": "b"}, user("c")]
+    turn = history.turn(messages, answer("d", [4, 5], [6], repeats_context=True))
+    assert (turn.prompt_ids, turn.prefix_break, turn.prompt) == ([4, 5], None, [user("c")])
+    assert history.context == b"[1,2,3,4,5,6,"
+
+
+def test_messages_that_changed_are_found_though_the_ids_begin_with_the_context() -> None:
+    history = TokenHistory()
+    history.turn([user("a")], answer("b", [1, 2], [3]))
+    turn = history.turn([user("other")], answer("d", [4], [5], repeats_context=True))
+    assert turn.prefix_break is not None
+    assert (turn.prefix_break.kind, turn.prompt_ids) == ("compaction", [1, 2, 3, 4])
+    assert history.context == b"[1,2,3,4,5,"
+
+
+def test_after_a_turn_without_ids_there_is_no_context() -> None:
+    history = TokenHistory()
+    history.turn([user("a")], Completion(message={"role": "assistant", "content": "b"}))
+    assert history.context == b""

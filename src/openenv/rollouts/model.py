@@ -39,8 +39,8 @@ class ModelRequest:
         tools: Function tools in the form of OpenAI's chat completions.
         sampling: How to sample.
         prompt_ids: The prompt as token ids, for a model with `takes_ids`; None: it tokenizes `messages`.
-        context_ids: The token ids of the turns before, with which the prompt should begin; empty if they are unknown.
-            An answer that repeats them need not be read again.
+        context: The token ids of the turns before as the beginning of a JSON list, `[1,2,`; empty without. A model
+            whose answer repeats them need not read them again: see `Completion.repeats_context`.
         key: Idempotency key: the same for each repeat of this call, and for no other.
         timeout_s: Seconds for this call, retries included; None for no limit.
         session: The same for each call of a rollout, so that an endpoint can find its cached prefix.
@@ -50,7 +50,7 @@ class ModelRequest:
     tools: Sequence[Mapping[str, Any]] = ()
     sampling: Sampling = Sampling()
     prompt_ids: Sequence[int] | None = None
-    context_ids: list[int] = field(default_factory=list)
+    context: bytes = b""
     key: str = ""
     timeout_s: float | None = None
     session: str = ""
@@ -65,7 +65,8 @@ class Completion:
         finish_reason: `stop`, `length`, `tool_calls` or `content_filter`.
         refused: The model or its endpoint refused to answer.
         usage: Tokens and money.
-        prompt_ids: The whole prompt as token ids; None if the endpoint does not say.
+        prompt_ids: The prompt as token ids; None if the endpoint does not say.
+        repeats_context: Whether the prompt begins with the `context` of the request, which `prompt_ids` leaves out.
         completion_ids: The completion as token ids; None if the endpoint does not say.
         logprobs: Log probability of each id of `completion_ids`; None if the endpoint does not say.
         tokens: Where the ids come from.
@@ -79,6 +80,7 @@ class Completion:
     refused: bool = False
     usage: TokenUsage = field(default_factory=TokenUsage)
     prompt_ids: list[int] | None = None
+    repeats_context: bool = False
     completion_ids: list[int] | None = None
     logprobs: list[float] | None = None
     tokens: TokenSource = "none"

@@ -59,7 +59,7 @@ class _Answer(msgspec.Struct, gc=False):
     prompt_token_ids: msgspec.Raw = msgspec.Raw()
 
 
-_ids_decoder = msgspec.json.Decoder(list[int] | None)
+_ids_decoder = msgspec.json.Decoder(list[int])
 _UNKNOWN_FIELD = re.compile(r"return_token_ids|logprobs", re.IGNORECASE)
 
 
@@ -215,19 +215,12 @@ def _read_ids(completion: Completion, answer: _Answer, request: ModelRequest) ->
     if values is not None and len(values) != len(ids):
         raise ValueError(f"{len(ids)} token ids and {len(values)} log probabilities")
     completion.completion_ids, completion.logprobs, completion.tokens = ids, values, "sampled"
-    completion.prompt_ids = _prompt_ids(choice.prompt_token_ids, request) or _prompt_ids(
-        answer.prompt_token_ids, request
-    )
+    given = (bytes(choice.prompt_token_ids), bytes(answer.prompt_token_ids))
+    text = next((text for text in given if text not in (b"", b"null")), b"")
+    if request.context and text.startswith(request.context):
+        completion.repeats_context = True
+        text = b"[" + text[len(request.context) :]
+    if text:
+        completion.prompt_ids = _ids_decoder.decode(text)
     if completion.prompt_ids is None and request.prompt_ids is not None:
         completion.prompt_ids = list(request.prompt_ids)
-
-
-def _prompt_ids(sent: msgspec.Raw, request: ModelRequest) -> list[int] | None:
-    """The ids of a prompt. Those of the turns before are not read again, if the text begins with them."""
-    text, known = bytes(sent), request.context_ids
-    if not text:
-        return None
-    start = msgspec.json.encode(known)[:-1] + b","
-    if known and text.startswith(start):
-        return known + (_ids_decoder.decode(b"[" + text[len(start) :]) or [])
-    return _ids_decoder.decode(text)

@@ -195,7 +195,7 @@ class _Conversation:
             prompt_ids=self._history.prompt_for(self._messages, player.view.tools)
             if player.model.takes_ids
             else None,
-            context_ids=self._history.ids,
+            context=self._history.context,
             key=f"{player.run_id}/{rollout.rollout_id}/{self._restarts}/{number}",
             session=f"{player.run_id}/{rollout.rollout_id}",
         )

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from ..errors import ModelFailed, UsageError
 from .chat_template import ChatTemplate, Tokenizer
 from .model import Completion
@@ -62,14 +64,15 @@ class TokenHistory:
         self._on_break = on_break
         self._messages: list[ChatMessage] = []
         self._ids: list[int] | None = []  # None: those of an earlier turn are unknown
+        self._context = b""  # `_ids` as JSON
         self._answers: list[tuple[int, int, ChatMessage]] = []  # where the ids of each begin and end
         self._answer_ids: list[int] = []
         self._prompt: tuple[list[ChatMessage], list[int]] | None = None
 
     @property
-    def ids(self) -> list[int]:
-        """The ids so far, with which the next prompt should begin; empty if those of a turn are unknown."""
-        return self._ids or []
+    def context(self) -> bytes:
+        """The ids so far for `ModelRequest.context`; empty if those of a turn are unknown."""
+        return b"" if self._ids is None else self._context
 
     def prompt_for(
         self, messages: Sequence[ChatMessage], tools: Sequence[Mapping[str, Any]] = ()
@@ -131,7 +134,10 @@ class TokenHistory:
             source, prompt_ids = "none", None
         elif logprobs is not None and len(logprobs) != len(completion_ids):
             raise ModelFailed(f"the endpoint sent {len(logprobs)} logprobs for {len(completion_ids)} tokens")
-        prefix_break = self._find_break(messages, prompt_ids)
+        extends = completion.repeats_context and prompt_ids is not None
+        if extends and self._changed_messages(messages) is not None:
+            extends, prompt_ids = False, (self._ids or []) + (prompt_ids or [])
+        prefix_break = None if extends else self._find_break(messages, prompt_ids)
         if prefix_break is not None and self._on_break == "fail":
             raise PrefixBroken(prefix_break)
         turn = Turn(
@@ -148,21 +154,24 @@ class TokenHistory:
             model=completion.model,
             model_s=completion.seconds,
         )
-        self._add(turn)
+        self._add(turn, extends)
         return turn
 
-    def _add(self, turn: Turn) -> None:
-        """Appends a turn, and leaves of its prompt's ids those that are new."""
+    def _add(self, turn: Turn, extends: bool) -> None:
+        """Appends a turn, and leaves of its prompt's ids those that are new, unless they are all that it has."""
         if turn.prefix_break is not None:
-            self._messages, self._ids, self._answers = [], [], []
+            self._messages, self._ids, self._answers, self._context = [], [], [], b""
         self._messages += [*turn.prompt, turn.completion]
         self._prompt, self._answer_ids = None, turn.completion_ids or []
         if turn.prompt_ids is None or turn.completion_ids is None or self._ids is None:
             self._ids = None
         else:
-            turn.prompt_ids = turn.prompt_ids[len(self._ids) :]
-            self._ids += turn.prompt_ids
-            self._ids += turn.completion_ids
+            if not extends:
+                turn.prompt_ids = turn.prompt_ids[len(self._ids) :]
+            new = turn.prompt_ids + turn.completion_ids
+            self._ids += new
+            if new:
+                self._context = (self._context or b"[") + msgspec.json.encode(new)[1:-1] + b","
             self._answers.append((len(self._ids) - len(turn.completion_ids), len(self._ids), turn.completion))
 
     def _changed_messages(self, messages: Sequence[ChatMessage]) -> BreakKind | None:
