@@ -50,7 +50,7 @@ class _Usage(msgspec.Struct, gc=False):
     completion_tokens_details: _UsageDetails | None = None
 
 
-class _Answer(msgspec.Struct, gc=False):
+class _ChatAnswer(msgspec.Struct, gc=False):
     """What is read of the answer of a (chat) completion."""
 
     choices: list[_Choice]
@@ -87,7 +87,7 @@ class OpenAIModel(EndpointModel):
     """
 
     _answer_name = "no chat completion"
-    _decoder = msgspec.json.Decoder(_Answer)
+    _decoder = msgspec.json.Decoder(_ChatAnswer)
     _streaming: ClassVar[dict[str, Any]] = {"stream": True, "stream_options": {"include_usage": True}}
 
     def __init__(
@@ -156,7 +156,7 @@ class OpenAIModel(EndpointModel):
     def _merged(self, events: list[dict[str, Any]]) -> dict[str, Any] | None:
         return chat_answer(events)
 
-    def _completion(self, answer: _Answer, request: ModelRequest) -> Completion:
+    def _completion(self, answer: _ChatAnswer, request: ModelRequest) -> Completion:
         choice, usage = answer.choices[0], answer.usage or _Usage()
         by_ids = self._by_ids(request)
         if (choice.text if by_ids else choice.message) is None:
@@ -200,7 +200,7 @@ def _assistant(message: Mapping[str, Any]) -> ChatMessage:
     return kept
 
 
-def _read_ids(completion: Completion, answer: _Answer, request: ModelRequest) -> None:
+def _read_ids(completion: Completion, answer: _ChatAnswer, request: ModelRequest) -> None:
     """Reads token ids and log probabilities, where vLLM, SGLang and llama.cpp put them."""
     choice = answer.choices[0]
     logprobs = choice.logprobs or _Logprobs()
