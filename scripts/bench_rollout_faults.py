@@ -125,7 +125,7 @@ class WordPolicy:
 
 def guesses_of(rollout: Rollout) -> list[tuple[str, float]]:
     """The guesses of a game with their rewards."""
-    return [(step.action["guess"], step.reward) for turn in rollout.turns for step in turn.steps]
+    return [(step.action["guess"], step.reward or 0.0) for turn in rollout.turns for step in turn.steps]
 
 
 class Losses:
@@ -202,7 +202,7 @@ async def train(server: ServedProcess, seed: int, share: float, options: argpars
         killing = asyncio.create_task(losses.follow(run)) if share else None
         while batch := await run.batch(options.batch):
             model.learn(batch)
-            curve.append(statistics.fmean(rollout.reward for group in batch for rollout in group.rollouts))
+            curve.append(statistics.fmean(rollout.reward or 0.0 for group in batch for rollout in group.rollouts))
             groups += batch
         if killing is not None:
             killing.cancel()
