@@ -338,14 +338,14 @@ def answer(environment: Any, ask: types.ToolRequest) -> dict[str, Any] | Corouti
     if not isinstance(environment, MCPEnvironment) or toolbox_of(environment) is None:
         return types.error_reply(types.NO_TOOLS)
     if is_asynchronous(type(environment)):
-        return _answer_async(environment, ask)
+
+        async def answer_async() -> dict[str, Any]:
+            if ask.name is None:
+                tools = await _tools(environment).tools_async(mode_of(environment))
+                return types.listing_reply(listed.wire for listed in tools)
+            return ask.reply(await _call_tool_async(environment, ask.name, ask.arguments))
+
+        return answer_async()
     if ask.name is None:
         return types.listing_reply(listed.wire for listed in _tools(environment).tools(mode_of(environment)))
     return ask.reply(_call_tool(environment, ask.name, ask.arguments))
-
-
-async def _answer_async(environment: MCPEnvironment, ask: types.ToolRequest) -> dict[str, Any]:
-    if ask.name is None:
-        tools = await _tools(environment).tools_async(mode_of(environment))
-        return types.listing_reply(listed.wire for listed in tools)
-    return ask.reply(await _call_tool_async(environment, ask.name, ask.arguments))

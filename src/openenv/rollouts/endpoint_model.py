@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
-from pydantic import SecretStr
 
 from ..errors import InvalidArgument, ModelFailed, ModelUnavailable
 from ..llm.sender import Address, ModelReply, failure_of, read_json, unreadable
@@ -76,6 +75,9 @@ class EndpointModel(ABC):
     takes_ids = False
     _streaming: ClassVar[dict[str, Any]] = {"stream": True}
     _answer_name: ClassVar[str]
+    # By the base URL and the key, where requests go; the answer that a stream carries, None if it ended early.
+    _address_of: Callable[[str, str], Address]
+    _answer_of: Callable[[list[dict[str, Any]]], dict[str, Any] | None]
     _models_path: ClassVar[str] = "/models"
     _decoder: ClassVar[msgspec.json.Decoder[Any]] = msgspec.json.Decoder(dict[str, Any])
 
@@ -96,12 +98,11 @@ class EndpointModel(ABC):
         self.name = name
         self.timeout_s = timeout_s
         self.stall_s = stall_s
-        self._key = SecretStr(api_key or "")
         self._price = (prices or {}).get(name)
         urls = [base_url] if isinstance(base_url, str) else list(base_url)
         if not urls:
             raise InvalidArgument("base_url is empty: give the URL of at least one endpoint")
-        addresses = [self._address(_root_of(url)) for url in urls]
+        addresses = [self._address_of(_root_of(url), api_key or "") for url in urls]
         self._pool = EndpointPool(
             addresses, name, most=max_requests, retries=retries, backoff_s=backoff_s, retry_share=retry_share
         )
@@ -119,11 +120,12 @@ class EndpointModel(ABC):
             ModelUnavailable: No endpoint can answer, retries included; `ModelTimeout` after the deadline.
         """
         started = time.perf_counter()
-        body = {"model": self.name, **self._body(request)}
+        path, fields = self.call_of(request)
+        body = {"model": self.name, **fields}
         if self.stall_s is not None:
             body |= self._streaming
         answer, address = await self._pool.ask(
-            self._path(request),
+            path,
             body,
             self._read,
             key=request.key,
@@ -132,7 +134,7 @@ class EndpointModel(ABC):
             stall_s=self.stall_s,
         )
         try:
-            completion = self._completion(answer, request)
+            completion = self.completion_of(answer, request)
             if isinstance(answer, dict):  # its values may have any type
                 completion.model = answer.get("model") or self.name
                 check_values(completion)
@@ -163,23 +165,11 @@ class EndpointModel(ABC):
         await self._pool.aclose()
 
     @abstractmethod
-    def _address(self, root: str) -> Address:
-        """Destination and authentication of requests."""
+    def call_of(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
+        """The request in the form of the API: path and body."""
 
     @abstractmethod
-    def _path(self, request: ModelRequest) -> str:
-        """Path of the call."""
-
-    @abstractmethod
-    def _body(self, request: ModelRequest) -> dict[str, Any]:
-        """The request in the form of the API."""
-
-    @abstractmethod
-    def _merged(self, events: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """The answer that a stream carries; None if it ended early."""
-
-    @abstractmethod
-    def _completion(self, answer: Any, request: ModelRequest) -> Completion:
+    def completion_of(self, answer: Any, request: ModelRequest) -> Completion:
         """Reads what `_decoder` made of an answer; KeyError, IndexError, TypeError, AttributeError or ValueError mean
         that it is none."""
 
@@ -193,7 +183,7 @@ class EndpointModel(ABC):
                 code = error["error"].get("code") if isinstance(error["error"], Mapping) else None
                 status = code if isinstance(code, int) and 400 <= code < 600 else 500
                 raise failure_of(status, error, f"{self.name} at {address.name}", address)
-            merged = self._merged(events)
+            merged = self._answer_of(events)
             answer = None if merged is None else self._decoder.decode(msgspec.json.encode(merged))
         except _OTHER_FORM as broken:
             raise unreadable(self._answer_name, reply.content, self.name, address) from broken

@@ -7,7 +7,7 @@ import os
 import threading
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
@@ -246,7 +246,11 @@ class RolloutIndex:
     def refresh(self) -> None:
         """Indexes what was written since the last call. Other threads see each file's rollouts as they are read."""
         with self._lock:
-            paths = {str(path.relative_to(self.folder)): path for path in self._paths()}
+            found = [] if self._only is None else [self._only]
+            for place, folders, _ in os.walk(self.folder) if self._only is None else ():
+                folders.sort()
+                found += filter(Path.is_file, rollout_files(place))
+            paths = {str(path.relative_to(self.folder)): path for path in found}
             for name in self._files.keys() - paths.keys():
                 del self._files[name]
             for name, path in paths.items():
@@ -261,14 +265,6 @@ class RolloutIndex:
                 file.refresh()
                 done += sizes[name]
             self.read_bytes = done
-
-    def _paths(self) -> Iterator[Path]:
-        if self._only is not None:
-            yield self._only
-            return
-        for place, folders, _ in os.walk(self.folder):
-            folders.sort()
-            yield from filter(Path.is_file, rollout_files(place))
 
     def summaries(self) -> list[RolloutSummary]:
         """The summaries of all rollouts, by file, in the order in which they ended."""

@@ -10,7 +10,6 @@ import msgspec
 
 from ..errors import InvalidArgument, ModelFailed
 from ..llm.messages import TextParser, function_of, parse_hermes, text_of
-from ..llm.sender import Address
 from ..llm.vendors import REASONING, openai_address
 from .endpoint_model import EndpointModel
 from .model import Completion, ModelRequest, Sampling
@@ -87,6 +86,8 @@ class OpenAIModel(EndpointModel):
     """
 
     _answer_name = "no chat completion"
+    _address_of = staticmethod(openai_address)
+    _answer_of = staticmethod(chat_answer)
     _decoder = msgspec.json.Decoder(_ChatAnswer)
     _streaming: ClassVar[dict[str, Any]] = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -123,16 +124,10 @@ class OpenAIModel(EndpointModel):
         self._with_ids = False
         return await super().complete(request)
 
-    def _address(self, root: str) -> Address:
-        return openai_address(root, self._key.get_secret_value())
-
     def _by_ids(self, request: ModelRequest) -> bool:
         return self._ids == "completions" and request.prompt_ids is not None
 
-    def _path(self, request: ModelRequest) -> str:
-        return "/completions" if self._by_ids(request) else "/chat/completions"
-
-    def _body(self, request: ModelRequest) -> dict[str, Any]:
+    def call_of(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
         body = sampling_fields(request.sampling)
         if request.sampling.max_tokens is not None:
             reasons = REASONING.match(self.name) is not None
@@ -140,7 +135,7 @@ class OpenAIModel(EndpointModel):
         if self._by_ids(request):
             if request.sampling.max_tokens is None:
                 raise InvalidArgument("set Sampling.max_tokens: /v1/completions stops after 16 tokens without it")
-            return {"prompt": request.prompt_ids, "logprobs": 1, "return_token_ids": True, **body}
+            return "/completions", {"prompt": request.prompt_ids, "logprobs": 1, "return_token_ids": True, **body}
         body["messages"] = request.messages
         if request.tools:
             if self._tools[0] != request.tools:  # most often they are those of the request before
@@ -151,12 +146,9 @@ class OpenAIModel(EndpointModel):
             body |= {"logprobs": True, "return_token_ids": True}
         if self._ids == "input_ids" and request.prompt_ids is not None:
             body["input_ids"] = request.prompt_ids
-        return body
+        return "/chat/completions", body
 
-    def _merged(self, events: list[dict[str, Any]]) -> dict[str, Any] | None:
-        return chat_answer(events)
-
-    def _completion(self, answer: _ChatAnswer, request: ModelRequest) -> Completion:
+    def completion_of(self, answer: _ChatAnswer, request: ModelRequest) -> Completion:
         choice, usage = answer.choices[0], answer.usage or _Usage()
         by_ids = self._by_ids(request)
         if (choice.text if by_ids else choice.message) is None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..llm.messages import anthropic_tool, blocks_of, function_of, items_of, message_of_blocks, message_of_items
-from ..llm.sender import Address
 from ..llm.vendors import REASONING, anthropic_address, openai_address
 from .endpoint_model import EndpointModel
 from .model import Completion, ModelRequest
@@ -26,14 +25,10 @@ class ResponsesModel(EndpointModel):
     """
 
     _answer_name = "no response"
+    _address_of = staticmethod(openai_address)
+    _answer_of = staticmethod(response_answer)
 
-    def _address(self, root: str) -> Address:
-        return openai_address(root, self._key.get_secret_value())
-
-    def _path(self, request: ModelRequest) -> str:
-        return "/responses"
-
-    def _body(self, request: ModelRequest) -> dict[str, Any]:
+    def call_of(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
         instructions, items = items_of(request.messages)
         body = {"input": items, "store": False, **sampling_fields(request.sampling)}
         if body.pop("stop", None):
@@ -46,12 +41,9 @@ class ResponsesModel(EndpointModel):
             body["tools"] = [{"type": "function", "strict": False, **function_of(tool)} for tool in request.tools]
         if REASONING.match(self.name):
             body["include"] = ["reasoning.encrypted_content"]
-        return body
+        return "/responses", body
 
-    def _merged(self, events: list[dict[str, Any]]) -> dict[str, Any] | None:
-        return response_answer(events)
-
-    def _completion(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
+    def completion_of(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
         message = message_of_items(answer["output"])
         cut = (answer.get("incomplete_details") or {}).get("reason")
         finish = {"max_output_tokens": "length", None: "tool_calls" if message.get("tool_calls") else "stop"}.get(
@@ -94,15 +86,11 @@ class AnthropicModel(EndpointModel):
     """
 
     _answer_name = "no message"
+    _address_of = staticmethod(anthropic_address)
+    _answer_of = staticmethod(message_answer)
     _models_path = "/v1/models"
 
-    def _address(self, root: str) -> Address:
-        return anthropic_address(root, self._key.get_secret_value())
-
-    def _path(self, request: ModelRequest) -> str:
-        return "/v1/messages"
-
-    def _body(self, request: ModelRequest) -> dict[str, Any]:
+    def call_of(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
         system, turns = blocks_of(request.messages)
         body: dict[str, Any] = {
@@ -115,12 +103,10 @@ class AnthropicModel(EndpointModel):
         }
         if request.tools:
             body["tools"] = [anthropic_tool(function_of(tool)) for tool in request.tools]
-        return {**{name: value for name, value in body.items() if value is not None}, **sampling.extra}
+        fields = {name: value for name, value in body.items() if value is not None}
+        return "/v1/messages", {**fields, **sampling.extra}
 
-    def _merged(self, events: list[dict[str, Any]]) -> dict[str, Any] | None:
-        return message_answer(events)
-
-    def _completion(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
+    def completion_of(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
         message, usage = message_of_blocks(answer["content"]), answer.get("usage") or {}
         reason = answer.get("stop_reason")
         cached = usage.get("cache_read_input_tokens") or 0

@@ -39,27 +39,24 @@ def batch_codec_of(space: Space[Any], num_envs: int) -> BatchCodec:
         shape, dtype = (num_envs, *(space.shape or ())), np.dtype(space.dtype)
         return BatchCodec(lambda batch: host_array(batch, shape, dtype), lambda value: _own(value, shape, dtype))
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        return _parts_codec(space, num_envs)
+        named = isinstance(space, spaces.Dict)
+        parts: dict[Any, Any] = dict(space.spaces) if named else dict(enumerate(space.spaces))
+        codecs = [(str(key), key, batch_codec_of(part, num_envs)) for key, part in parts.items()]
+
+        def decode(value: Any) -> Any:
+            names = [name for name, *_ in codecs]
+            if not isinstance(value, Mapping) or value.keys() != set(names):
+                found = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+                raise ValueError(f"it must be an object of {', '.join(names)}, and is {found:.200}")
+            members = {key: codec.decode(value[name]) for name, key, codec in codecs}
+            return members if named else tuple(members.values())
+
+        return BatchCodec(lambda batch: {name: codec.encode(batch[key]) for name, key, codec in codecs}, decode)
     codec = codec_of(space)
     return BatchCodec(
         lambda batch: [codec.encode(member) for member in batch],
         lambda value: tuple([codec.decode(each) for each in _counted(value, num_envs)]),
     )
-
-
-def _parts_codec(space: Any, num_envs: int) -> BatchCodec:
-    named = isinstance(space, spaces.Dict)
-    parts = dict(space.spaces) if named else dict(enumerate(space.spaces))
-    codecs = [(str(key), key, batch_codec_of(part, num_envs)) for key, part in parts.items()]
-
-    def decode(value: Any) -> Any:
-        if not isinstance(value, Mapping) or value.keys() != {name for name, *_ in codecs}:
-            found = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-            raise ValueError(f"it must be an object of {', '.join(name for name, *_ in codecs)}, and is {found:.200}")
-        members = {key: codec.decode(value[name]) for name, key, codec in codecs}
-        return members if named else tuple(members.values())
-
-    return BatchCodec(lambda batch: {name: codec.encode(batch[key]) for name, key, codec in codecs}, decode)
 
 
 def column_codec_of(mapped: MappedSpace, num_envs: int) -> BatchCodec:
