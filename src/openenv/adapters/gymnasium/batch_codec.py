@@ -39,8 +39,8 @@ def batch_codec_of(space: Space[Any], num_envs: int) -> BatchCodec:
         shape, dtype = (num_envs, *(space.shape or ())), np.dtype(space.dtype)
         return BatchCodec(lambda batch: host_array(batch, shape, dtype), lambda value: _own(value, shape, dtype))
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        named = isinstance(space, spaces.Dict)
-        parts: dict[Any, Any] = dict(space.spaces) if named else dict(enumerate(space.spaces))
+        named, inner = isinstance(space, spaces.Dict), space.spaces
+        parts: dict[Any, Any] = dict(inner) if isinstance(inner, dict) else dict(enumerate(inner))
         codecs = [(str(key), key, batch_codec_of(part, num_envs)) for key, part in parts.items()]
 
         def decode(value: Any) -> Any:

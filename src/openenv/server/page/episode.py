@@ -266,7 +266,19 @@ class PageEpisode:
         def did(payload: dict[str, Any], size: int) -> None:
             self.steps += 1
             self._is_reset = False
-            self._log(action, payload, size)
+            fields, weight = _plain(action)
+            log = ActionLog(
+                timestamp=datetime.now(UTC).isoformat(),
+                action=fields,
+                observation=payload["observation"],
+                reward=payload["reward"],
+                done=payload["done"],
+                step_count=self.steps,
+            )
+            self._logs.append((log, size + weight))
+            total = sum(size for _, size in self._logs)
+            while len(self._logs) > 1 and (len(self._logs) > self.most_logs or total > self.most_bytes):
+                total -= self._logs.popleft()[1]
 
         def start(session: Session, done: Any) -> None:
             if arguments:
@@ -308,21 +320,6 @@ class PageEpisode:
         for watcher in self.watchers:
             watcher.set()
         return PageResult(payload, state, aftermath.drawing, steps, took)
-
-    def _log(self, action: Any, payload: dict[str, Any], size: int) -> None:
-        fields, weight = _plain(action)
-        log = ActionLog(
-            timestamp=datetime.now(UTC).isoformat(),
-            action=fields,
-            observation=payload["observation"],
-            reward=payload["reward"],
-            done=payload["done"],
-            step_count=self.steps,
-        )
-        self._logs.append((log, size + weight))
-        total = sum(size for _, size in self._logs)
-        while len(self._logs) > 1 and (len(self._logs) > self.most_logs or total > self.most_bytes):
-            total -= self._logs.popleft()[1]
 
 
 def _plain(action: Any) -> tuple[dict[str, Any], int]:

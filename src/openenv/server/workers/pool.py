@@ -227,7 +227,14 @@ class WorkerPool:
                 slot.restart_at = None
                 self._fill(slot)
         if self._to_replace and len(self.workers) < self._most and not any(slot.successor for slot in self._slots):
-            self._replace(self._to_replace.popleft())
+            slot = self._to_replace.popleft()
+            if slot.worker is not None:  # else its restart makes a new one
+                try:
+                    slot.successor = self._start()
+                except OSError as error:
+                    self._keep_old_workers()
+                    said = "no new worker could be started: %s; the old workers continue"
+                    logger.error(said, error.strerror or error)
         elif self._replacing and not self._to_replace and not any(slot.successor for slot in self._slots):
             self._replacing = False
             logger.warning("SIGHUP: all workers are new; the old ones end with their sessions")
@@ -268,15 +275,6 @@ class WorkerPool:
             slot.worker = self._start()
         except OSError as error:
             self._again(slot, 0.0, f"could not be started: {error.strerror or error}")
-
-    def _replace(self, slot: WorkerSlot) -> None:
-        if slot.worker is None:  # its restart makes a new one
-            return
-        try:
-            slot.successor = self._start()
-        except OSError as error:
-            self._keep_old_workers()
-            logger.error("no new worker could be started: %s; the old workers continue", error.strerror or error)
 
     def _keep_old_workers(self) -> None:
         self._to_replace.clear()
