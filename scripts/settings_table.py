@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from openenv.settings import ClientSettings, ModelSettings, ServerSettings, Setting
+from openenv.settings import CaptureSettings, ClientSettings, ModelSettings, ServerSettings, Setting
 
 HEAD = """# Settings
 
@@ -27,6 +27,13 @@ MODEL_HEAD = """
 |---|---|---|---|"""
 
 
+CAPTURE_HEAD = """
+`openenv capture` reads these. No record has a key.
+
+| setting | environment variable | default | what it does |
+|---|---|---|---|"""
+
+
 # docs/existing-code.md explains these.
 OLDER_NAMES = {"max_concurrent_envs"}
 
@@ -41,8 +48,9 @@ def rows(settings: Iterable[Setting]) -> list[str]:
 
 
 def page() -> str:
-    server, client, model = (rows(each.table()) for each in (ServerSettings, ClientSettings, ModelSettings))
-    return "\n".join([HEAD, *server, CLIENT_HEAD, *client, MODEL_HEAD, *model])
+    kinds = (ServerSettings, ClientSettings, ModelSettings, CaptureSettings)
+    server, client, model, capture = (rows(each.table()) for each in kinds)
+    return "\n".join([HEAD, *server, CLIENT_HEAD, *client, MODEL_HEAD, *model, CAPTURE_HEAD, *capture])
 
 
 if __name__ == "__main__":

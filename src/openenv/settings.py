@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from .errors import InvalidArgument
 
-__all__ = ["ClientSettings", "ModelSettings", "ServerSettings", "Setting", "proxy_for"]
+__all__ = ["CaptureSettings", "ClientSettings", "ModelSettings", "ServerSettings", "Setting", "proxy_for"]
 
 
 def _setting(default: Any, description: str, *, variable: str | None = None, **bounds: Any) -> Any:
@@ -297,6 +297,20 @@ class ModelSettings(_Settings):
         return (self.anthropic_api_key if provider == "anthropic" else self.openai_api_key) or self.model_api_key
 
 
+class CaptureSettings(_Settings):
+    """The settings of the capture proxy, read by `openenv capture` and `openenv serve`."""
+
+    admin_key: str | None = _setting(
+        None,
+        "Key of those who open and read sessions of the capture proxy; unset: a random one",
+        variable="OPENENV_CAPTURE_ADMIN_KEY",
+        repr=False,
+    )
+    api_key: str | None = _setting(
+        None, "Key of the engine behind the capture proxy", variable="OPENENV_LLM_API_KEY", repr=False
+    )
+
+
 def proxy_for(scheme: str, host: str) -> str | None:
     """The proxy for a host from environment variables (`HTTPS_PROXY`, `NO_PROXY`, ...), if any."""
     return None if proxy_bypass(host) else getproxies().get(scheme)
@@ -327,5 +341,11 @@ def variable_here(name: str) -> str | None:
 
 def environ_of_environments() -> dict[str, str]:
     """The environment variables for processes that run environments: without the server's secrets."""
-    secrets = {"OPENENV_API_KEY", "OPENENV_API_KEYS", "OPENENV_SSL_KEYFILE_PASSWORD"}
+    secrets = {
+        "OPENENV_CAPTURE_ADMIN_KEY",
+        "OPENENV_LLM_API_KEY",
+        "OPENENV_API_KEY",
+        "OPENENV_API_KEYS",
+        "OPENENV_SSL_KEYFILE_PASSWORD",
+    }
     return {name: value for name, value in os.environ.items() if name not in secrets}

@@ -1,1 +1,46 @@
-"""Records what an agent and its model say to each other, with the tokens, as data to train on."""
+"""A proxy between agents and a model: it records every token that the agents' calls sampled, as data to train on.
+
+See docs/capture.md. Names are imported when they are first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from .._imports import lazy as _lazy
+
+if TYPE_CHECKING:
+    from .export import TurnNode, export_session, rollout_of, to_trace_entries, training_segments
+    from .probe import LLMReport, require_llm, validate_llm
+    from .server import CaptureServer
+    from .service import CaptureOptions, CaptureService
+    from .sessions import CaptureSession, SessionOpened, SessionStore
+    from .upstream import InferenceClient
+
+__all__ = [
+    "CaptureOptions",
+    "CaptureServer",
+    "CaptureService",
+    "CaptureSession",
+    "InferenceClient",
+    "LLMReport",
+    "SessionOpened",
+    "SessionStore",
+    "TurnNode",
+    "export_session",
+    "require_llm",
+    "rollout_of",
+    "to_trace_entries",
+    "training_segments",
+    "validate_llm",
+]
+
+_HOMES = {
+    **dict.fromkeys(["CaptureOptions", "CaptureService"], "openenv.capture.service"),
+    "CaptureServer": "openenv.capture.server",
+    **dict.fromkeys(["CaptureSession", "SessionOpened", "SessionStore"], "openenv.capture.sessions"),
+    "InferenceClient": "openenv.capture.upstream",
+    **dict.fromkeys(["LLMReport", "require_llm", "validate_llm"], "openenv.capture.probe"),
+    **dict.fromkeys(["TurnNode", "export_session", "rollout_of", "to_trace_entries"], "openenv.capture.export"),
+    "training_segments": "openenv.capture.export",
+}
+
+__getattr__, __dir__ = _lazy(__name__, _HOMES)

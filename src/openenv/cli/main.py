@@ -149,6 +149,7 @@ SECTIONS = {
     ],
     "Record": [
         LazyCommand("rollout", "rollout:rollout", "Play episodes with a model, and make datasets of them."),
+        LazyCommand("capture", "capture:capture", "Record the tokens of agents through a proxy in front of a model."),
         LazyCommand("collect", "collect:collect", "Record episodes of a model as a dataset of conversations."),
         LazyCommand("episodes", "episodes:episodes", "List, show, plot and export recorded episodes."),
         LazyCommand("replay", "replay:replay", "Play recorded episodes again, and compare."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -54,6 +54,10 @@ class HttpAnswer:
         return self.status >= 200 and not {"content-length", "transfer-encoding"} & self.headers.keys()
 
 
+PartReader = Callable[[HttpAnswer, bytes], None]
+"""Gets each part of a body as it arrives, with the answer, whose head is complete then."""
+
+
 class HttpClientConnection(asyncio.Protocol):
     """One connection, one request at a time; httptools calls the methods `on_`."""
 
@@ -67,6 +71,7 @@ class HttpClientConnection(asyncio.Protocol):
         self._read_at = 0.0
         self._left = 0
         self._tunnels = False
+        self._on_part: PartReader | None = None
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -107,6 +112,8 @@ class HttpClientConnection(asyncio.Protocol):
         self._left -= len(body)
         if self._left < 0:
             raise TooLarge
+        if self._on_part is not None:
+            self._on_part(self._answer, body)
 
     def on_message_complete(self) -> None:
         self._answer.complete = self._answer.status >= 200  # else the answer follows
@@ -119,19 +126,23 @@ class HttpClientConnection(asyncio.Protocol):
         self._tunnels, self._parser = False, httptools.HttpResponseParser(self)
         return answer
 
-    async def send(self, request: bytes, most_bytes: int, stall_s: float | None) -> HttpAnswer:
+    async def send(
+        self, request: bytes, most_bytes: int, stall_s: float | None, on_part: PartReader | None = None
+    ) -> HttpAnswer:
         """Sends a request and returns its answer.
 
         Args:
             request: Head and body.
             most_bytes: Most bytes of the answer's body.
             stall_s: Seconds without a byte after which it fails; None for no limit.
+            on_part: Called with each part of the body.
 
         Raises:
             OSError: The answer did not arrive, or not whole; `TimeoutError` after `stall_s`.
         """
         self._answer, self._left, self._waits = HttpAnswer(), most_bytes, True
         self._done, self._read_at = self._loop.create_future(), self._loop.time()
+        self._on_part = on_part
         self.transport.write(request)
         if stall_s is not None:
             self._watch(self._done, stall_s)
@@ -139,6 +150,8 @@ class HttpClientConnection(asyncio.Protocol):
             return await self._done
         finally:
             self._waits = False
+            # An idle connection keeps no answer.
+            self._answer, self._done, self._on_part = HttpAnswer(), self._loop.create_future(), None
 
     def _watch(self, done: asyncio.Future[HttpAnswer], stall_s: float) -> None:
         """Fails the request if no byte has arrived for that long; else looks again later."""
@@ -170,12 +183,21 @@ class HttpClient:
         headers: Headers of every request.
         connections: Most connections; 0 for no limit.
         most_bytes: Most bytes of an answer.
+        socket_path: A Unix socket that leads to the origin.
 
     Raises:
         InvalidArgument: A header has a line break, or the proxy is no http one.
     """
 
-    def __init__(self, root: str, headers: Mapping[str, str], connections: int, most_bytes: int):
+    def __init__(
+        self,
+        root: str,
+        headers: Mapping[str, str],
+        connections: int,
+        most_bytes: int,
+        socket_path: str | None = None,
+    ):
+        self._socket_path = socket_path
         self._url = urlsplit(root)
         self._proxy = _proxy_of(self._url)
         secure = "https" in (self._url.scheme, self._proxy and self._proxy.scheme)
@@ -191,7 +213,13 @@ class HttpClient:
         self._head = _lines(fixed)
 
     async def send(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str], stall_s: float | None
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        stall_s: float | None,
+        on_part: PartReader | None = None,
     ) -> HttpAnswer:
         """Sends a request.
 
@@ -201,6 +229,7 @@ class HttpClient:
             body: Its body; empty for none.
             headers: Further headers.
             stall_s: Seconds without a byte after which it fails; None for no limit.
+            on_part: Called with each part of the body.
 
         Raises:
             OSError: There is no connection, or the answer is not whole; `TooLarge`; `TimeoutError` after `stall_s`.
@@ -209,14 +238,14 @@ class HttpClient:
         fields = f"{self._head}{_lines(headers)}content-length: {len(body)}\r\n"
         request = f"{method} {self._prefix}{path} HTTP/1.1\r\n{fields}\r\n".encode() + body
         if self._room is None:
-            return await self._exchange(request, stall_s)
+            return await self._exchange(request, stall_s, on_part)
         async with self._room:
-            return await self._exchange(request, stall_s)
+            return await self._exchange(request, stall_s, on_part)
 
-    async def _exchange(self, request: bytes, stall_s: float | None) -> HttpAnswer:
+    async def _exchange(self, request: bytes, stall_s: float | None, on_part: PartReader | None) -> HttpAnswer:
         connection = self._take_idle() or await self._connect()
         try:
-            answer = await connection.send(request, self._most_bytes, stall_s)
+            answer = await connection.send(request, self._most_bytes, stall_s, on_part)
         except BaseException:
             connection.transport.abort()
             raise
@@ -240,6 +269,8 @@ class HttpClient:
         loop, target, first = asyncio.get_running_loop(), self._url, self._proxy or self._url
         try:
             async with asyncio.timeout(_CONNECT_S):
+                if self._socket_path is not None:
+                    return (await loop.create_unix_connection(HttpClientConnection, self._socket_path))[1]
                 _, connection = await loop.create_connection(
                     HttpClientConnection,
                     first.hostname or "",

@@ -16,7 +16,7 @@ import msgspec
 from .._http import reason_of
 from ..errors import ContextOverflow, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from ..settings import is_loopback_for_secrets
-from .http import HttpClient, TooLarge
+from .http import HttpClient, PartReader, TooLarge
 
 _MAX_CONNECTIONS = 256
 _MAX_ANSWER_BYTES = 32 * 1024 * 1024
@@ -88,32 +88,46 @@ class HttpSender:
         self._client = HttpClient(address.root, headers, connections, _MAX_ANSWER_BYTES)
 
     async def post(
-        self, path: str, body: Any, *, headers: Mapping[str, str] | None = None, stall_s: float | None = None
+        self,
+        path: str,
+        body: Any,
+        *,
+        headers: Mapping[str, str] | None = None,
+        stall_s: float | None = None,
+        on_part: PartReader | None = None,
     ) -> ModelReply:
         """Sends JSON.
 
         Args:
             path: Path of the call, behind the root of the address.
-            body: A value that msgspec encodes.
+            body: A value that msgspec encodes, or its JSON as bytes.
             headers: Headers of this call.
             stall_s: Seconds without a byte after which the call fails; None for no limit.
+            on_part: Called with each part of the answer's body.
 
         Raises:
             ModelUnavailable: The server does not answer, or not to the end; `ModelTimeout` after `stall_s`.
             ModelFailed: The answer is too large.
         """
-        return await self._send("POST", path, msgspec.json.encode(body), headers or {}, stall_s)
+        data = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        return await self._send("POST", path, data, headers or {}, stall_s, on_part)
 
     async def get(self, path: str) -> ModelReply:
         """Reads JSON. Raises the errors of `post`."""
         return await self._send("GET", path, b"", {}, _SILENCE_S)
 
     async def _send(
-        self, method: str, path: str, body: bytes, headers: Mapping[str, str], stall_s: float | None
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        stall_s: float | None,
+        on_part: PartReader | None = None,
     ) -> ModelReply:
         name = self._address.name
         try:
-            answer = await self._client.send(method, path, body, headers, stall_s)
+            answer = await self._client.send(method, path, body, headers, stall_s, on_part)
         except TooLarge as error:
             raise ModelFailed(f"{name} answered with more than {_MAX_ANSWER_BYTES} bytes") from error
         except OSError as error:
