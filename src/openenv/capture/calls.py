@@ -144,7 +144,7 @@ def begin(
         RequestRefused: It is malformed, or the key is that of another request.
     """
     target = f"{exchange.path}?{exchange.query}" if exchange.query else exchange.path
-    call = dialect.read(exchange.body, target, session.graph.last_messages())
+    call = dialect.read(exchange.body, target, session.graph.last_messages(), session.graph.calls)
     name = exchange.headers.get("idempotency-key", "")
     key = hashlib.sha256(name.encode()).hexdigest()[:32] if name else secrets.token_hex(12)
     pending = CallInFlight(call, dialect, key, bool(name), call.rest, [exchange])

@@ -205,10 +205,12 @@ class SessionGraph:
 
     Attributes:
         turns: The turns; the number of a turn is its place.
+        calls: Arguments of tool calls as the model wrote them, by id, for APIs that have them as objects.
     """
 
     def __init__(self) -> None:
         self.turns: list[TurnRecord] = []
+        self.calls: dict[str, str] = {}
         self._rest = 0
         self._ids = PrefixStore()  # 2n: the prompt of turn n; 2n + 1: prompt and completion
         self._messages = PrefixStore()
@@ -319,6 +321,9 @@ class SessionGraph:
             self._tools.append(b"")
         turn.messages = turn.prompt_ids = turn.logprobs = turn.tools = _NO_JSON
         turn.completion_ids = msgspec.Raw(b"[]") if completion else _NO_JSON
+        if turn.dialect in _WITH_OBJECTS:
+            for call in msgspec.json.decode(turn.message).get("tool_calls") or ():
+                self.calls[call["id"]] = call["function"]["arguments"]
         self.turns.append(turn)
         self._children.append(0)
         for other in (turn.parent, turn.follows):
@@ -401,6 +406,7 @@ class SessionGraph:
 
 
 _RECORD_BYTES = 700
+_WITH_OBJECTS = ("anthropic", "google")
 _floats = msgspec.json.Decoder(list[float] | None).decode
 
 

@@ -30,6 +30,7 @@ class Exchange:
         body: Of the request.
         gone: The client has disconnected, so that it has not read the whole answer. Writing is harmless then.
         on_gone: Called then, if it is set.
+        begun: `begin` was called, so that the answer cannot become another one.
     """
 
     on_gone: Callable[[], object] | None = None
@@ -39,7 +40,7 @@ class Exchange:
         self.method, self.path, self.query = method, unquote(parts.path), parts.query
         self.headers = headers
         self.body = body
-        self.gone = False
+        self.gone = self.begun = False
 
     def leave(self) -> None:
         """Notes that the client has disconnected."""
@@ -80,6 +81,7 @@ class _SocketExchange(Exchange):
         self._connection.answered(self)
 
     def begin(self, kind: str = EVENTS_TYPE) -> None:
+        self.begun = True
         head = (
             _status_line(200) + f"content-type: {kind}\r\ncache-control: no-store\r\ntransfer-encoding: chunked\r\n"
         )
@@ -226,6 +228,7 @@ class AsgiExchange(Exchange):
         self._events.put_nowait(None)
 
     def begin(self, kind: str = EVENTS_TYPE) -> None:
+        self.begun = True
         fields = [(b"content-type", kind.encode()), (b"cache-control", b"no-store")]
         self._events.put_nowait({"type": "http.response.start", "status": 200, "headers": fields})
 

@@ -128,6 +128,9 @@ class CaptureService:
             message = "the proxy failed; its log says why"
         finally:
             self._calls.discard(task)
+        if exchange.begun:
+            exchange.finish(whole=False)
+            return
         dialect = detect(exchange.path) or DIALECTS["chat"]
         exchange.reply(status, dialect.error(status, message, kind))
 

@@ -170,7 +170,8 @@ class InferenceClient:
         model = {"model": self.served_model or request.get("model")}
         body = encode({**request, **_ASKED[self.capture_level], **model})
         reply, _ = await self._ask(body, "", None)
-        return read_json(reply, str(model["model"]), self.address)
+        answer: Json = read_json(reply, str(model["model"]), self.address)
+        return answer
 
     async def list_models(self) -> list[str]:
         """Names of the engine's models. Raises `ModelFailed` and `ModelUnavailable`."""

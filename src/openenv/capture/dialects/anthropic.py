@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from .base import (
     event,
     list_in,
     read_object,
+    written_arguments,
 )
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
@@ -36,7 +38,7 @@ class AnthropicDialect(Dialect):
 
     name = "anthropic"
 
-    def read(self, body: bytes, target: str, last: bytes) -> ModelCall:
+    def read(self, body: bytes, target: str, last: bytes, calls: Mapping[str, str]) -> ModelCall:
         given = read_object(body)
         messages: list[Json] = []
         if given.get("system"):
@@ -46,7 +48,7 @@ class AnthropicDialect(Dialect):
             messages.append({"role": "system", "content": "\n".join(lines)})
         try:
             for message in list_in(given, "messages", required=True):
-                messages += _messages_of(message)
+                messages += _messages_of(message, calls)
         except (KeyError, TypeError, AttributeError) as error:
             raise RequestRefused(400, f"a message has a content block of another form: {error!r:.200}") from None
         tools = [
@@ -123,7 +125,7 @@ def usage_of(usage: Json | None) -> Json:
     }
 
 
-def _messages_of(message: Json) -> list[Json]:
+def _messages_of(message: Json, calls: Mapping[str, str]) -> list[Json]:
     """The messages of chat completions that one of Anthropic's is."""
     content, role = message.get("content"), message.get("role")
     if role not in ("user", "assistant"):
@@ -131,7 +133,7 @@ def _messages_of(message: Json) -> list[Json]:
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     if role == "assistant":
-        return [_assistant(content or [])]
+        return [_assistant(content or [], calls)]
     messages: list[Json] = []
     parts: list[Json] = []
     for block in content or ():
@@ -159,7 +161,7 @@ def _messages_of(message: Json) -> list[Json]:
     return messages
 
 
-def _assistant(blocks: list[Json]) -> Json:
+def _assistant(blocks: list[Json], written: Mapping[str, str]) -> Json:
     message: Json = {"role": "assistant", "content": text_of([each for each in blocks if each["type"] == "text"])}
     if thinking := "".join(each.get("thinking") or "" for each in blocks if each["type"] == "thinking"):
         message["reasoning_content"] = thinking
@@ -169,7 +171,10 @@ def _assistant(blocks: list[Json]) -> Json:
             {
                 "id": each["id"],
                 "type": "function",
-                "function": {"name": each["name"], "arguments": encode(each["input"]).decode()},
+                "function": {
+                    "name": each["name"],
+                    "arguments": written_arguments(each["input"], each["id"], written),
+                },
             }
             for each in calls
         ]

@@ -114,13 +114,14 @@ class Dialect(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def read(self, body: bytes, target: str, last: bytes) -> ModelCall:
+    def read(self, body: bytes, target: str, last: bytes, calls: Mapping[str, str]) -> ModelCall:
         """Reads a request.
 
         Args:
             body: Its body.
             target: Its path, with the query.
             last: Messages of the session's latest request, with which this one often begins.
+            calls: Arguments of the session's tool calls as the model wrote them, by the ids of the calls.
 
         Raises:
             RequestRefused: It is malformed, or needs what the proxy does not have.
@@ -209,6 +210,14 @@ def chunks_of(answer: EngineAnswer) -> Iterator[Json]:
     yield {**head, "choices": [{**choice, "delta": {}}]}
     if facts.get("usage"):
         yield {**head, "choices": [], "usage": facts["usage"]}
+
+
+def written_arguments(given: Any, call_id: str | None, calls: Mapping[str, str]) -> str:
+    """Arguments as JSON text: as the model wrote them, if it did, since other spaces are other tokens."""
+    written = calls.get(call_id or "")
+    if written is not None and msgspec.json.decode(written) == given:
+        return written
+    return encode(given).decode()
 
 
 def arguments_of(call: Json) -> Json:

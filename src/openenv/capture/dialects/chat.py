@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ class ChatDialect(Dialect):
 
     name = "chat"
 
-    def read(self, body: bytes, target: str, last: bytes) -> ModelCall:
+    def read(self, body: bytes, target: str, last: bytes, calls: Mapping[str, str]) -> ModelCall:
         try:
             known, fields = _fields_behind(body, last)
             items = [bytes(each) for each in _list(fields["messages"])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from .base import (
     encode,
     list_in,
     read_object,
+    written_arguments,
 )
 
 _MODEL = re.compile(r"models/([^/:?]+(?:/[^/:?]+)*):")
@@ -44,10 +46,10 @@ class GoogleDialect(Dialect):
 
     name = "google"
 
-    def read(self, body: bytes, target: str, last: bytes) -> ModelCall:
+    def read(self, body: bytes, target: str, last: bytes, calls: Mapping[str, str]) -> ModelCall:
         given = read_object(body)
         try:
-            messages = _messages_of(given)
+            messages = _messages_of(given, calls)
             tools = [
                 {"type": "function", "function": _function_of(each)}
                 for tool in list_in(given, "tools")
@@ -60,7 +62,8 @@ class GoogleDialect(Dialect):
             raise RequestRefused(400, "candidateCount must be 1: ask for one answer at a time")
         params: Json = {name: config.get(theirs) for theirs, name in _NAMES.items()}
         if config.get("responseMimeType") == "application/json":
-            schema = config.get("responseJsonSchema") or _lower(config.get("responseSchema"))
+            schema = config.get("responseJsonSchema") or config.get("response_json_schema")
+            schema = schema or _lower(config.get("responseSchema"))
             shaped = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
             params["response_format"] = shaped if schema else {"type": "json_object"}
         calling = (given.get("toolConfig") or {}).get("functionCallingConfig") or {}
@@ -93,7 +96,7 @@ class GoogleDialect(Dialect):
         return encode({"totalTokens": tokens})
 
 
-def _messages_of(given: Json) -> list[Json]:  # noqa: C901 - one case for each kind of part
+def _messages_of(given: Json, written: Mapping[str, str]) -> list[Json]:  # noqa: C901 - one case for each kind of part
     messages: list[Json] = []
     system = given.get("systemInstruction")
     if system:
@@ -107,7 +110,10 @@ def _messages_of(given: Json) -> list[Json]:  # noqa: C901 - one case for each k
         for part in content.get("parts") or ():
             if "functionCall" in part:
                 asked = part["functionCall"]
-                function = {"name": asked["name"], "arguments": encode(asked.get("args") or {}).decode()}
+                function = {
+                    "name": asked["name"],
+                    "arguments": written_arguments(asked.get("args") or {}, asked.get("id"), written),
+                }
                 made.append({"id": asked.get("id") or f"call_{number}", "type": "function", "function": function})
                 number += 1
             elif "functionResponse" in part:
@@ -146,7 +152,8 @@ def _result(given: Json, calls: list[Json]) -> Json:
 
 
 def _function_of(declared: Json) -> Json:
-    schema = declared.get("parametersJsonSchema") or _lower(declared.get("parameters"))
+    schema = declared.get("parametersJsonSchema") or declared.get("parameters_json_schema")  # as their SDK has it
+    schema = schema or _lower(declared.get("parameters"))
     described = {"name": declared["name"], "description": declared.get("description") or ""}
     return {**described, "parameters": schema or {"type": "object", "properties": {}}}
 

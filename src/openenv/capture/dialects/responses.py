@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -31,7 +32,7 @@ class ResponsesDialect(Dialect):
 
     name = "responses"
 
-    def read(self, body: bytes, target: str, last: bytes) -> ModelCall:
+    def read(self, body: bytes, target: str, last: bytes, calls: Mapping[str, str]) -> ModelCall:
         given = read_object(body)
         for name in ("previous_response_id", "conversation", "prompt"):
             if given.get(name):
@@ -259,7 +260,7 @@ class ResponseEvents(EventWriter):
     def failure(self, message: str) -> bytes:
         return self._event("error", code="server_error", message=message, param=None)
 
-    def _event(self, name: str, **data: Any) -> bytes:
+    def _event(self, name: str, /, **data: Any) -> bytes:
         self._number += 1
         return event({"type": name, "sequence_number": self._number - 1, **data}, name)
 
