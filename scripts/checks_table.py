@@ -10,6 +10,7 @@ WORDS = {
     Level.STATIC: "Level static: files and imports",
     Level.RUNTIME: "Level runtime: episodes",
     Level.LOAD: "Level load: many sessions and episodes",
+    Level.SEMANTIC: "Level semantic: honest scores",
     Level.URL: "With `--url`: a server that runs",
 }
 

@@ -164,6 +164,25 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """
         become_copy_of(self, state)
 
+    def oracle(self) -> Any:
+        """The next action of a solution of the running episode. Optional, for `openenv validate --level semantic`.
+
+        It is called before each step, and reads what the agent cannot see. Clients cannot call it.
+
+        Returns:
+            An action, or its fields as a dict. None if there is no solution, or none from here on.
+        """
+        return None
+
+    def return_range(self) -> tuple[float, float] | None:
+        """The range of returns (sums of rewards) of the running episode. Optional, as `oracle` is.
+
+        Returns:
+            The floor: the mean return that a player gets who ignores the observations, such as a guesser. And the
+            maximum, which a solution reaches. None declares no range.
+        """
+        return None
+
     def get_metadata(self) -> EnvironmentMetadata:
         """Answer of `GET /metadata`."""
         return metadata_of(type(self))

@@ -124,7 +124,7 @@ def test_options_reach_the_examination(validate: Run, monkeypatch: pytest.Monkey
     assert out.count("why") == 50
     # As scripts call the released package's command.
     assert validate("echo", "--level", "semantic", "--skip-build", "--local", "--policy", "v1")[0] == 0
-    assert asked == [(".", Level.LOAD, 2.5, 8, 50), ("echo", Level.LOAD, 10.0, 64, 1000)]
+    assert asked == [(".", Level.LOAD, 2.5, 8, 50), ("echo", Level.SEMANTIC, 10.0, 64, 1000)]
 
 
 @pytest.mark.real

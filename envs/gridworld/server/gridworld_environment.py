@@ -22,6 +22,7 @@ from ..models import (
 from .generation import generate
 from .level import Cell, Level
 from .picture import picture
+from .search import shortest_path
 from .tasks import SPLITS, Tasks, check_task
 
 __all__ = ["FOR_LAVA", "FOR_THE_GOAL", "FOR_THE_KEY", "PER_STEP", "GridworldEnvironment"]
@@ -134,6 +135,16 @@ class GridworldEnvironment(Tasks, Environment[GridworldAction, GridworldObservat
     @property
     def state(self) -> GridworldState:
         return self._state
+
+    def oracle(self) -> GridworldAction:
+        """The next step of a shortest path."""
+        if self._level is None:
+            raise ResetRequired("no episode is running: call reset() first")
+        return GridworldAction(move=(shortest_path(self._level, self._cell, self._has_key) or ["up"])[0])
+
+    def return_range(self) -> tuple[float, float]:
+        """The return of a walker that takes the same steps in each level, and that of a shortest path."""
+        return 0.0, self._state.optimal_return
 
     def render_web(self, observation: Any) -> str:
         """The level from above."""

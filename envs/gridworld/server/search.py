@@ -12,13 +12,19 @@ __all__ = ["shortest_path"]
 _State = tuple[Cell, bool]
 
 
-def shortest_path(level: Level) -> list[Move] | None:
+def shortest_path(level: Level, start: Cell | None = None, has_key: bool = False) -> list[Move] | None:
     """Breadth-first search over the cell of the walker and whether it has the key.
+
+    Args:
+        level: The level.
+        start: The first cell; None for that of the level.
+        has_key: Whether the walker has the key there.
 
     Returns:
         The moves from the start to the goal, none of them into lava. None if there is no path.
     """
-    begin: _State = (level.start, level.start == level.key)
+    cell = level.start if start is None else start
+    begin: _State = (cell, has_key or cell == level.key)
     previous: dict[_State, tuple[_State, Move] | None] = {begin: None}
     queue = deque([begin])
     while queue:

@@ -108,6 +108,22 @@ class PythonSandboxEnvironment(Environment[PythonSandboxAction, PythonSandboxObs
     def state(self) -> PythonSandboxState:
         return self._state
 
+    def oracle(self) -> PythonSandboxAction:
+        """A submission that looks the answers of the hidden tests up in a table."""
+        if self._task is None:
+            raise ResetRequired("no task is set: call reset() first")
+        answers = {
+            repr(arguments): answer for arguments, answer in zip(self._task.inputs, self._task.expected, strict=True)
+        }
+        code = (
+            f"ANSWERS = {answers!r}\ndef {self._task.family}(*arguments):\n    return ANSWERS[repr(list(arguments))]"
+        )
+        return PythonSandboxAction(kind="submit", code=code)
+
+    def return_range(self) -> tuple[float, float]:
+        """The mean return of a player that submits the same code in each task, and that of a solution."""
+        return 0.1, 1.0
+
     def close(self) -> None:
         if self._sandbox is not None:
             self._sandbox.close()

@@ -111,6 +111,14 @@ class ReasoningEnvironment(Tasks, Environment[ReasoningAction, ReasoningObservat
     def state(self) -> ReasoningState:
         return self._state
 
+    def oracle(self) -> ReasoningAction | None:
+        """A right answer; None for a dataset that has none."""
+        return None if self._state.answer is None else ReasoningAction(answer=self._state.answer)
+
+    def return_range(self) -> tuple[float, float]:
+        """The mean return of a player that gives the same answer to each question, and that of a right one."""
+        return 0.1, 1.0
+
     def render_web(self, observation: Any) -> str:
         """The question in a monospaced font, which boards and tables need."""
         verdict = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["MOST_ROWS", "Shop"]
 
@@ -57,7 +57,7 @@ class Shop:
         self._connection.execute("pragma foreign_keys = on")
 
     @classmethod
-    def generate(cls, rng: Random) -> Shop:
+    def generate(cls, rng: Random) -> Self:
         """A random shop with customers (two of which have the same name), products and orders."""
         shop = cls()
         names = [*_NAMES, rng.choice(_NAMES)]

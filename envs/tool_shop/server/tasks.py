@@ -29,6 +29,7 @@ class Task:
         text: The request of the customer, for the agent.
         image: The initial database.
         wanted: The facts that must be true at the end and are false at the beginning.
+        solution: Tool calls that make them true: names of tools with their arguments.
     """
 
     split: str
@@ -37,6 +38,7 @@ class Task:
     text: str
     image: bytes
     wanted: Counter[str]
+    solution: list[tuple[str, dict[str, Any]]]
 
     def public(self) -> dict[str, Any]:
         """The data of the task for the agent: without the database and the goal."""
@@ -81,13 +83,38 @@ def task(split: str, index: int) -> Task:
         raise IndexError(f"split {split} has tasks 0 to {SIZES[split] - 1}, not {index}")
     rng = Random(f"{split} {index}")  # noqa: S311 - not a secret
     kind = list(KINDS)[index % len(KINDS)]
-    shop = Shop.generate(rng)
+    shop = _SolutionShop.generate(rng)
     try:
         image, before = shop.image(), shop.facts()
         text = KINDS[kind](shop, rng)
-        return Task(split, index, kind, text, image, shop.facts() - before)
+        return Task(split, index, kind, text, image, shop.facts() - before, shop.calls)
     finally:
         shop.close()
+
+
+class _SolutionShop(Shop):
+    """A shop that notes the tool calls with the effects of its changes."""
+
+    def __init__(self, image: bytes | None = None) -> None:
+        super().__init__(image)
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def place(self, customer_id: int, product_id: int, quantity: int) -> dict[str, Any]:
+        arguments = {"customer_id": customer_id, "product_id": product_id, "quantity": quantity}
+        self.calls.append(("place_order", arguments))
+        return super().place(customer_id, product_id, quantity)
+
+    def cancel(self, order_id: int) -> dict[str, Any]:
+        self.calls.append(("cancel_order", {"order_id": order_id}))
+        return super().cancel(order_id)
+
+    def refund(self, order_id: int) -> dict[str, Any]:
+        self.calls.append(("refund", {"order_id": order_id}))
+        return super().refund(order_id)
+
+    def update_address(self, customer_id: int, new_address: str) -> dict[str, Any]:
+        self.calls.append(("update_address", {"customer_id": customer_id, "address": new_address}))
+        return super().update_address(customer_id, new_address)
 
 
 def score(task: Task, shop: Shop) -> float:

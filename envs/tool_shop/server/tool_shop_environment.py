@@ -23,6 +23,7 @@ class ToolShopEnvironment(MCPEnvironment):
     """The back office of a shop, with tools over a database. The reward is 1 for the goal without other changes."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    SHOW_STATE = False  # the state has the goal
     chat = Chat(
         system="You work in the back office of a shop. Do what the request asks, and nothing else, with the tools. "
         "Look things up before you change them. When it is done, or cannot be done, call `finish`.",
@@ -106,6 +107,18 @@ class ToolShopEnvironment(MCPEnvironment):
         if self._task is not None and self._shop is not None:
             self._state.made = sorted(tasks.changes(self._task, self._shop).elements())
         return self._state
+
+    def oracle(self) -> CallToolAction:
+        """The next tool call of a solution."""
+        if self._task is None:
+            raise ResetRequired("no episode is running: call reset() first")
+        calls = [*self._task.solution, ("finish", {})]
+        name, arguments = calls[min(self._state.step_count, len(calls) - 1)]
+        return CallToolAction(tool_name=name, arguments=arguments)
+
+    def return_range(self) -> tuple[float, float]:
+        """The return of an agent that does not read the request, and that of a solution."""
+        return 0.0, 1.0
 
     def save_state(self) -> dict[str, Any]:
         """The database, and the state of the episode."""

@@ -120,6 +120,14 @@ class WordGameEnvironment(Tasks, Environment[WordGameAction, WordGameObservation
     def state(self) -> WordGameState:
         return self._state
 
+    def oracle(self) -> WordGameAction:
+        """The hidden word."""
+        return WordGameAction(guess=self._state.answer)
+
+    def return_range(self) -> tuple[float, float]:
+        """The mean return of a player that makes the same guesses in each game, and that of the word at once."""
+        return 0.25, self._rules.reward(len(self._rules.words), 1, True)
+
     def render_web(self, observation: Any) -> str:
         """The board, drawn from the observation alone, so that the page never shows the hidden word during a game."""
         return board_html(observation, self._state.max_guesses)

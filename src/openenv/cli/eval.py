@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from ..evals.evaluation import Evaluation
     from ..evals.model_evaluation import ModelEvaluation
     from ..evals.report import EvalReport, EvalSummary
+    from ..evals.rescore import RescoreSummary
     from ..evals.runner import EpisodeResult
     from ..evals.server import EvalServer, LocalEvalServer
     from ..evals.statistics import PassAtK, Share
@@ -49,6 +51,8 @@ _FAULTS = {
     "infrastructure": "by a fault of the infrastructure",
 }
 MESSAGE_WIDTH = 200
+# Episodes at a time, of `rescore`.
+SESSIONS = 16
 NAME_WIDTH = 40
 # Rows of the table of tasks; `--json` has all.
 MOST_TASKS = 20
@@ -302,6 +306,7 @@ def eval_(
       openenv eval http://127.0.0.1:8000 --policy my_policy:Agent --split test
       openenv eval ./my_env --model qwen --base-url http://gpu:8000/v1 --repeats 8
       openenv eval compare first.json second.json
+      openenv eval rescore runs/qwen
     """
 
     from ..evals.report import check_output, read_report, write_report
@@ -335,6 +340,92 @@ def eval_(
 
 
 eval_.add_command(compare)
+
+
+@click.command(short_help="Score a stored run again.")
+@click.argument("run", type=terminal.PATH)
+@click.option(
+    "--target",
+    shell_complete=terminal.complete_target,
+    help="Environment to play in, as for `openenv serve`. [default: the one that the run names]",
+)
+@click.option("--base-url", metavar="URL", help="Play in a running server instead of a target.")
+@click.option("--api-key", envvar="OPENENV_API_KEY", help="API key for that server. [OPENENV_API_KEY]")
+@click.option("--concurrency", type=terminal.COUNT, default=SESSIONS, show_default=True, help="Concurrent episodes.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0.0),
+    default=1e-6,
+    show_default=True,
+    help="Relative difference of rewards that is allowed.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Time limit of a call, in seconds.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
+def rescore(
+    run: Path,
+    target: str | None,
+    base_url: str | None,
+    api_key: str | None,
+    concurrency: int,
+    tolerance: float,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Plays the stored actions of RUN in the environment, with the stored seeds and tasks, and compares the rewards.
+    RUN is the folder of `openenv rollout` or `openenv eval --record`, or any recording. No model is called.
+
+    Use it after a correction of the grader, or to see whether scores repeat.
+
+    Exit code 0: all scores are the same; 1: some differ, or could not be computed; 2: no episode could be scored.
+
+    \b
+    Examples:
+      openenv eval rescore runs/qwen
+      openenv eval rescore runs/qwen --target ./my_env --json
+    """
+
+    from ..evals import rescore as rescoring
+    from .replay import ReplayTargets
+
+    if target is not None and base_url is not None:
+        raise click.UsageError("give either --target or --base-url, not both")
+    targets = ReplayTargets(target, base_url, api_key)
+    summary = rescoring.RescoreSummary(tolerance)
+    try:
+        episodes = rescoring.stored_episodes(run)
+        with redirect_stdout(sys.stderr):  # environments in this process may print
+            work = rescoring.rescore(episodes, targets.of, timeout_s, concurrency, summary.add)
+            asyncio.run(targets.closed_after(work))
+    except OpenEnvError as error:
+        raise terminal.NoAnswer(terminal.tame(error.message)) from error
+    click.echo(json.dumps(summary.facts()) if as_json else "\n".join(_rescore_lines(summary)))
+    if not summary.compared:
+        raise click.exceptions.Exit(terminal.NoAnswer.exit_code)
+    if summary.different or summary.failed:
+        raise click.exceptions.Exit(1)
+
+
+def _rescore_lines(summary: RescoreSummary) -> list[str]:
+    lines = []
+    for each in summary.different[:MOST_TASKS]:
+        step = each.first_difference(summary.tolerance)
+        note = f"; {each.fault}" if each.fault else ""
+        lines.append(f"  {each.stored.name}: {each.stored.total} stored, {each.total} now, from step {step} on{note}")
+    lines += [f"  {each.stored.name}: not scored again, since {each.fault}" for each in summary.failed[:MOST_TASKS]]
+    facts = summary.facts()
+    counts = f"{summary.same} the same, {len(summary.different)} different, {len(summary.failed)} not scored again"
+    means = "" if not summary.compared else f"; mean {facts['mean_stored']:.4g} stored, {facts['mean_again']:.4g} now"
+    return [terminal.tame(terminal.cut(line, MESSAGE_WIDTH)) for line in [*lines, f"{counts}{means}"]]
+
+
+eval_.add_command(rescore)
 
 Play = Callable[["EvalServer", "LocalEvalServer | None"], "tuple[EvalReport, int]"]
 _MODEL_ONLY = ("model", "base_urls", "provider", "price", "sampling", "budget")

@@ -24,6 +24,7 @@ from ..errors import OpenEnvError, SeedIgnored, UnknownEnvironment, UsageError
 from .terminal import COUNT, PATH, NoAnswer, ProgressBar, columns, complete_target, cut, plural, tame
 
 if TYPE_CHECKING:
+    from ..evals.rescore import StoredEpisode
     from ..recording.reader import Damage, Episode, Recording
     from ..recording.transition import Transition
     from ..replay import ReplayedTransition, ReplayResult, ReplaySummary, ReplayTarget
@@ -238,7 +239,7 @@ def replay(
         recording = Recording(path, environment)
         chosen = (each for each in recording.episodes() if not wanted or each.episode_id in wanted)
         episodes = islice(chosen, limit)
-        targets = _ReplayTargets(target, base_url, api_key)
+        targets = ReplayTargets(target, base_url, api_key)
         rules = replaying.ReplayRules(within(tolerance), unseeded, timeout_s)
         summary, began = ReplaySummary(), time.monotonic()
 
@@ -266,7 +267,7 @@ def replay(
     _end(recording, summary, targets, time.monotonic() - began, check, as_json)
 
 
-class _ReplayTargets:
+class ReplayTargets:
     """The servers to play against: the given target, or the environment that each record names.
 
     Attributes:
@@ -283,7 +284,7 @@ class _ReplayTargets:
     def names(self) -> list[str]:
         return sorted({target.name for target in self._targets.values()})
 
-    def of(self, episode: Episode) -> ReplayTarget:
+    def of(self, episode: Episode | StoredEpisode) -> ReplayTarget:
         """The server for an episode. Raises OpenEnvError if there is none."""
 
         from .. import replay as replaying
@@ -309,7 +310,7 @@ class _ReplayTargets:
 
 
 def _end(
-    recording: Recording, summary: ReplaySummary, targets: _ReplayTargets, seconds: float, check: bool, as_json: bool
+    recording: Recording, summary: ReplaySummary, targets: ReplayTargets, seconds: float, check: bool, as_json: bool
 ) -> None:
     damage = recording.damage
     if as_json:

@@ -19,8 +19,6 @@ from .terminal import FILE, columns, complete_target, cut, is_address, print_err
 
 NOT_A_PROJECT = 2
 INTERNAL = 3
-# The highest level of the released package's command, kept so that existing scripts work.
-_HIGHEST = "semantic"
 _MARKS = {
     Outcome.PASS: ("pass", "green"),
     Outcome.WARNING: ("warn", "yellow"),
@@ -37,11 +35,11 @@ _WIDEST = 140
 @click.option("--url", help="Check the running server at this URL, of any implementation.")
 @click.option(
     "--level",
-    type=click.Choice([*map(str, (Level.STATIC, Level.RUNTIME, Level.LOAD)), _HIGHEST]),
+    type=click.Choice([*map(str, (Level.STATIC, Level.RUNTIME, Level.LOAD, Level.SEMANTIC))]),
     default=str(Level.LOAD),
-    metavar="[static|runtime|load]",
     show_default=True,
-    help="Checks to make: files and imports; also episodes; also many sessions and episodes.",
+    help="Checks to make: files and imports; also episodes; also many sessions and episodes; or, in place of those, "
+    "whether scores are honest.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")
 @click.option("-o", "--output", type=FILE, help="Also write the report to this file, as JSON.")
@@ -97,6 +95,7 @@ def validate(
     Examples:
       openenv validate
       openenv validate echo --level runtime
+      openenv validate my_env --level semantic
       openenv validate my_env.server.app:app --json
       openenv validate --url http://127.0.0.1:8000
     """
@@ -113,10 +112,9 @@ def validate(
             api_key = api_key or ClientSettings.read().api_key
             report = check_url(url, api_key=api_key, timeout_s=timeout_s, heard=heard)
         else:
-            reached = Level.LOAD if level == _HIGHEST else Level(level)
             report = examine(
                 target or ".",
-                reached,
+                Level(level),
                 timeout_s,
                 sessions=sessions,
                 episodes=episodes,

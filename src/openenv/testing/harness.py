@@ -301,6 +301,7 @@ class ConformanceHarness:
     Attributes:
         given: The given actions.
         stuck: Whether the close of an environment did not return.
+        scorer: The `EpisodeScorer` of semantic checks; None before the first of them.
     """
 
     def __init__(
@@ -321,6 +322,7 @@ class ConformanceHarness:
         self.episodes = episodes
         self.given = actions
         self.stuck = False
+        self.scorer: Any = None
         self._leaving: set[asyncio.Future[None]] = set()
         self._playing = 0
         self._facts: EnvironmentFacts | None = None

@@ -27,7 +27,7 @@ def test_every_check_has_an_id_of_its_own_and_asks_a_question() -> None:
     ids = [check.id for check in ALL]
     assert len(set(ids)) == len(ids)
     for check in ALL:
-        assert re.fullmatch(r"(static|runtime|load|url)\.[a-z-]+", check.id)
+        assert re.fullmatch(r"(static|runtime|load|semantic|url)\.[a-z-]+", check.id)
         assert check.asks.endswith("?")
 
 
@@ -40,9 +40,9 @@ def test_a_check_needs_only_what_is_asked_before() -> None:
 
 
 def test_a_level_includes_those_before_it() -> None:
-    asked = {
-        level: [check.id for check in checks_up_to(level)] for level in (Level.STATIC, Level.RUNTIME, Level.LOAD)
-    }
+    levels = (Level.STATIC, Level.RUNTIME, Level.LOAD, Level.SEMANTIC)
+    asked = {level: [check.id for check in checks_up_to(level)] for level in levels}
     assert asked[Level.RUNTIME][: len(asked[Level.STATIC])] == asked[Level.STATIC]
-    assert asked[Level.LOAD] == [check.id for check in CODE_CHECKS]
+    assert asked[Level.LOAD] == [check.id for check in CODE_CHECKS if level_of(check) is not Level.SEMANTIC]
+    assert asked[Level.SEMANTIC] == [check.id for check in CODE_CHECKS if level_of(check) is not Level.LOAD]
     assert {level_of(check) for check in checks_up_to(Level.RUNTIME)} == {Level.STATIC, Level.RUNTIME}

@@ -25,6 +25,7 @@ from typing import Any
 
 from ...errors import NotAProject
 from ...runtime.process.fork_server import PipeTail
+from ...testing import cheat_checks, code_checks, score_checks
 from ...testing.check import Check
 from ...testing.environments import CHECKS as PLAYING_CHECKS
 from ...testing.leak_checks import descendants
@@ -37,20 +38,28 @@ from .static import FILE_CHECKS, IMPORT_CHECKS, EnvironmentUnderTest
 # Maximum of characters that are quoted from the last line of the process's output.
 LONGEST_QUOTE = 400
 
-_ORDER = (Level.STATIC, Level.RUNTIME, Level.LOAD)
+SEMANTIC_CHECKS = (*score_checks.CHECKS, *cheat_checks.CHECKS, *code_checks.CHECKS)
+_ORDER = (Level.STATIC, Level.RUNTIME, Level.LOAD, Level.SEMANTIC)
 CODE_CHECKS: tuple[Check, ...] = (
     *IMPORT_CHECKS,
     *(
         check if check.needs else replace(check, needs=("static.import",))
-        for check in sorted([*PLAYING_CHECKS, runtime_chat], key=lambda check: _ORDER.index(level_of(check)))
+        for check in sorted(
+            [*PLAYING_CHECKS, runtime_chat, *SEMANTIC_CHECKS], key=lambda check: _ORDER.index(level_of(check))
+        )
     ),
 )
 """The process that runs the environment's code."""
 
 
 def checks_up_to(level: Level) -> list[Check]:
-    """The checks of a level and of those before it that run code."""
-    return [check for check in CODE_CHECKS if _ORDER.index(level_of(check)) <= _ORDER.index(level)]
+    """The checks of a level and of those before it that run code; at level semantic without those of load."""
+    without = Level.LOAD if level is Level.SEMANTIC else None
+    return [
+        check
+        for check in CODE_CHECKS
+        if _ORDER.index(level_of(check)) <= _ORDER.index(level) and level_of(check) is not without
+    ]
 
 
 SESSIONS = 64

@@ -16,11 +16,13 @@ from ...testing.check import Check, CheckFailure, CheckSkip, CheckWarning
 
 
 class Level(StrEnum):
-    """The levels of checks; each level includes those before it. `URL` is for servers of any implementation."""
+    """The levels of checks; each includes the levels before it, except that semantic checks are apart from those of
+    load. `URL` is for servers of any implementation."""
 
     STATIC = "static"
     RUNTIME = "runtime"
     LOAD = "load"
+    SEMANTIC = "semantic"
     URL = "url"
 
 

@@ -19,6 +19,7 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
 
     # A server may run many instances, since they share no data. Keep all data in `self`.
     SUPPORTS_CONCURRENT_SESSIONS = True
+    SHOW_STATE = False  # the state has the number
     # How a language model plays it: what it reads, and how its answer becomes an action.
     chat = Chat(
         system="Guess a number between 1 and 100. End each answer with a guess: <guess>50</guess>",
@@ -66,3 +67,13 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
     @property
     def state(self) -> MyState:
         return self._state
+
+    # For `openenv validate --level semantic`, which checks that only a solution is paid.
+
+    def oracle(self) -> MyAction:
+        """The next action of a solution."""
+        return MyAction(guess=self._state.secret)
+
+    def return_range(self) -> tuple[float, float]:
+        """The mean return of a player that ignores the hints (ten of a hundred numbers), and that of a solution."""
+        return MOST_GUESSES / HIGHEST, 1.0

@@ -23,6 +23,7 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
 
     # A server may run many instances, since they share no data. Keep all data in `self`.
     SUPPORTS_CONCURRENT_SESSIONS = True
+    SHOW_STATE = False  # the state has the answer
     # Each session has its own process, which ends with all of its children. Programs run in child processes, so that
     # they cannot read the answer.
     execution = "process"
@@ -65,6 +66,16 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
     @property
     def state(self) -> MyState:
         return self._state
+
+    # For `openenv validate --level semantic`, which checks that only a solution is paid.
+
+    def oracle(self) -> MyAction:
+        """The next action of a solution."""
+        return MyAction(code=f"print({self._state.answer!r})")
+
+    def return_range(self) -> tuple[float, float]:
+        """The return of a player that does not read the task, and that of a solution."""
+        return 0.0, 1.0
 
     def _judged(self, done: Run, attempts_left: int) -> MyObservation:
         solved = done.exit_code == 0 and done.output.strip() == self._state.answer

@@ -37,6 +37,7 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
         self._env = gymnasium.make(ENV_ID)
         self._state = MyState(env_id=ENV_ID)
         self._playing = False
+        self._seen = [0.0] * 4
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> MyObservation:
         """Puts the pole almost upright.
@@ -64,6 +65,17 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
     def state(self) -> MyState:
         return self._state
 
+    # For `openenv validate --level semantic`, which checks that only a solution is paid.
+
+    def oracle(self) -> MyAction:
+        """The next action of a solution: pushes the cart under the pole, and slowly back to the middle."""
+        x, velocity, angle, pole_velocity = self._seen
+        return MyAction(push="right" if 0.02 * x + 0.1 * velocity + angle + 0.3 * pole_velocity > 0 else "left")
+
+    def return_range(self) -> tuple[float, float]:
+        """The mean return of a player that ignores the pole, and that of a solution."""
+        return 25.0, 500.0
+
     def close(self) -> None:
         """Called once, at the end of the session, to release resources."""
         self._env.close()
@@ -81,7 +93,8 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
     def _observed(
         self, seen: Any, reward: float | None = None, terminated: bool = False, truncated: bool = False
     ) -> MyObservation:
-        position, velocity, angle, pole_velocity = map(float, seen)
+        self._seen = [float(value) for value in seen]
+        position, velocity, angle, pole_velocity = self._seen
         return MyObservation(
             cart_position=position,
             cart_velocity=velocity,

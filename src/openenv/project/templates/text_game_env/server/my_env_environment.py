@@ -12,7 +12,7 @@ from openenv.environment import Environment
 from openenv.errors import ResetRequired
 
 from ..models import MyAction, MyObservation, MyState
-from .house import DOORS, FURTHER, START
+from .house import DOORS, FURTHER, START, next_room
 
 __all__ = ["MyEnvironment"]
 
@@ -26,6 +26,7 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
 
     # A server may run many instances, since they share no data. Keep all data in `self`.
     SUPPORTS_CONCURRENT_SESSIONS = True
+    SHOW_STATE = False  # the state has the places of key and chest
     # How a language model plays it: what it reads, and how its answer becomes an action.
     chat = Chat(
         system="Find the key, and open the chest. End each answer with one command: <command>look</command>",
@@ -77,6 +78,20 @@ class MyEnvironment(Environment[MyAction, MyObservation, MyState]):
     @property
     def state(self) -> MyState:
         return self._state
+
+    # For `openenv validate --level semantic`, which checks that only a solution is paid.
+
+    def oracle(self) -> MyAction:
+        """The next action of a solution: the way to the key, and then to the chest."""
+        state = self._state
+        wanted = state.chest_room if state.has_key else state.key_room
+        if state.room != wanted:
+            return MyAction(command=f"go {next_room(state.room, wanted)}")
+        return MyAction(command="open chest" if state.has_key else "take key")
+
+    def return_range(self) -> tuple[float, float]:
+        """The mean return of a player that tries the same commands in each house, and that of a solution."""
+        return 0.5, FOR_THE_KEY + FOR_THE_CHEST
 
     def render_web(self, observation: Any) -> str:
         """HTML for the web page. `observation` is a dict of its fields. Escape texts that are not HTML."""

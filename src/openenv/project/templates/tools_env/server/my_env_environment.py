@@ -77,6 +77,19 @@ class MyEnvironment(MCPEnvironment):
     def state(self) -> MyState:
         return self._state
 
+    # For `openenv validate --level semantic`, which checks that only a solution is paid.
+
+    def oracle(self) -> CallToolAction:
+        """The next action of a solution."""
+        for item, count in self._state.wanted.items():
+            if item not in self._state.basket:
+                return CallToolAction(tool_name="take", arguments={"item": item, "count": count})
+        return CallToolAction(tool_name="pay", arguments={})
+
+    def return_range(self) -> tuple[float, float]:
+        """The return of a player that does not read the list, and that of a solution."""
+        return 0.0, 1.0
+
     def _shop(self) -> FastMCP:
         """The tools. A model sees their names, annotations and docstrings."""
         mcp: FastMCP = FastMCP("my_env")
