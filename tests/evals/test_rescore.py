@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openenv import Action, Environment, Observation, State, create_app
+from openenv.chat import Chat, TagAnswer
 from openenv.errors import InvalidAction, UsageError
 from openenv.evals.rescore import RescoreSummary, rescore, stored_episodes
 from openenv.replay import app_target
@@ -28,6 +28,7 @@ class Guessing(Environment[Guess, Hint, State]):
     """The guess of 1 to 3 that the seed chose is worth 1; four guesses."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
+    chat = Chat(system="Answer <guess>1</guess>.", observation="{text}", answer=TagAnswer(tag="guess"))
     worth = 1.0
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ def run(tmp_path: Path) -> Path:
 
     def guess(messages: list[dict[str, Any]]) -> str:
         turns = sum(message["role"] == "assistant" for message in messages)
-        return json.dumps({"number": min(turns + 1, 3)})
+        return f"<guess>{min(turns + 1, 3)}</guess>"
 
     async def main() -> None:
         groups = [

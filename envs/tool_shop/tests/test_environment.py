@@ -16,7 +16,8 @@ from tool_shop.server.tool_shop_environment import MOST_CALLS, ToolShopEnvironme
 from openenv.client.mcp_client import SyncMCPToolClient
 from openenv.errors import InvalidArgument, ResetRequired, ToolFailed
 from openenv.mcp import CallToolAction
-from openenv.mcp.environment import ToolRequest, answer
+from openenv.mcp.environment import answer
+from openenv.mcp.types import ToolRequest
 from openenv.testing import EnvironmentConformance
 from openenv.types import StepResult
 
