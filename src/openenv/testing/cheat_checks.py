@@ -205,19 +205,13 @@ async def semantic_keys(harness: ConformanceHarness) -> str:
     wrong = (await _wrong_solutions(harness))[-1]
     players = []
     for name, values in (("all", KEYS), *((key, {key: value}) for key, value in KEYS.items())):
-        ways = {
-            f"an action with {name} as further keys": lambda action, values=values: {**action, **values},
-            f"an action with {name} in its metadata": lambda action, values=values: {**action, "metadata": values},
-            f"a call with {name} as further arguments": lambda action, values=values: {
-                **action,
-                "arguments": {**action.get("arguments", {}), **values},
-            },
-        }
         players += [
-            (name, [way(action) for action in wrong])
-            for name, way in ways.items()
-            if "call" not in name or "arguments" in wrong[-1]
+            (f"an action with {name} as further keys", [{**action, **values} for action in wrong]),
+            (f"an action with {name} in its metadata", [{**action, "metadata": values} for action in wrong]),
         ]
+        if "arguments" in wrong[-1]:
+            calls = [{**action, "arguments": {**action.get("arguments", {}), **values}} for action in wrong]
+            players.append((f"a call with {name} as further arguments", calls))
     return f"{len(players)} ways; " + _fail_if_paid(await EpisodeScorer.of(harness).best_of(players), fix)
 
 

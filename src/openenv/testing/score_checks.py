@@ -120,15 +120,17 @@ async def semantic_repeatable(harness: ConformanceHarness) -> str:
 async def semantic_once(harness: ConformanceHarness) -> str:
     scorer = EpisodeScorer.of(harness)
     solutions = await scorer.solutions()
-    ways = {
-        "each action twice": lambda actions: [each for action in actions for each in (action, action)],
-        "all actions twice": lambda actions: [*actions, *actions],
-        "the last action six times": lambda actions: [*actions, *[actions[-1]] * 5],
-    }
+    ways = 0
     async with scorer.session() as session:
         for solution in solutions[:3]:
-            for name, way in ways.items():
-                steps = way(solution.actions)[:MOST_SOLUTION_STEPS]
+            actions = solution.actions
+            repeats = {
+                "each action twice": [each for action in actions for each in (action, action)],
+                "all actions twice": [*actions, *actions],
+                "the last action six times": [*actions, *[actions[-1]] * 5],
+            }
+            ways = len(repeats)
+            for name, steps in repeats.items():
                 episode = await session.play(
                     solution.seed, steps, False, most=MOST_SOLUTION_STEPS, limit_s=scorer.budget_s, after_end=3
                 )
@@ -139,7 +141,7 @@ async def semantic_once(harness: ConformanceHarness) -> str:
                         "pay each part of a solution once: keep in the state what has been paid, and end the episode "
                         "with its last part",
                     )
-    return f"{len(ways)} kinds of repeats get no more than the maximum"
+    return f"{ways} kinds of repeats get no more than the maximum"
 
 
 @Check.of(
