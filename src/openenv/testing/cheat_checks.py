@@ -203,7 +203,7 @@ async def semantic_injection(harness: ConformanceHarness) -> str:
 async def semantic_keys(harness: ConformanceHarness) -> str:
     fix = "read only the declared fields of an action, and compute reward and done from the environment's own data"
     wrong = (await _wrong_solutions(harness))[-1]
-    players = []
+    players: list[tuple[str, list[Action]]] = []
     for name, values in (("all", KEYS), *((key, {key: value}) for key, value in KEYS.items())):
         players += [
             (f"an action with {name} as further keys", [{**action, **values} for action in wrong]),
