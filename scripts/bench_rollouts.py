@@ -1,10 +1,12 @@
 """Rollouts against a model endpoint that answers at once, or after a latency: turns a second, CPU, memory.
 
     python scripts/bench_rollouts.py [--sessions 64,2000] [--rollouts 2000] [--turns 10] [--latency-s 0.0]
-        [--rounds 2] [--folder]
+        [--rounds 2] [--folder] [--peer collect=PYTHON] [--peer verifiers=PYTHON] [--peer-rollouts 100]
 
 Environment server and endpoint run in processes of their own. Each run of the engine is a process of its own, whose
 time, CPU and memory are measured after its imports. `--folder` records the run.
+`--peer` names an interpreter with the released package, or with verifiers 0.4, openai and websockets: there
+`rollout_peers.py` plays the same episodes, in turns with ours.
 Prints a line for each run, and the share of the ideal time if there is a latency; the last line is JSON.
 """
 
@@ -53,11 +55,11 @@ async def play(plan: dict[str, Any]) -> dict[str, Any]:
     return {"turns": turns, "rewarded": rewarded, "seconds": seconds, "cpu_s": cpu_s, "memory_kib": memory}
 
 
-def run(plan: dict[str, Any]) -> dict[str, Any]:
+def run(plan: dict[str, Any], python: str = sys.executable, script: Path = Path(__file__)) -> dict[str, Any]:
     """Runs a plan in a process of its own, and returns what it measured."""
     with tempfile.TemporaryDirectory() as folder:
         plan = {**plan, "folder": folder if plan["folder"] else None}
-        command = [sys.executable, __file__, "--plan", json.dumps(plan)]
+        command = [python, str(script), "--plan", json.dumps(plan)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if ended.returncode:
         raise SystemExit(f"{plan['system']}: {ended.stderr[-2000:]}")
@@ -88,6 +90,8 @@ def main() -> None:
     parser.add_argument("--latency-s", type=float, default=0.0)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--folder", action="store_true")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PYTHON")
+    parser.add_argument("--peer-rollouts", type=int, default=100)
     options = parser.parse_args()
     if options.plan:
         print(json.dumps(uvloop.run(play(options.plan))))
@@ -106,6 +110,10 @@ def main() -> None:
                 ours = {**plan, "system": "openenv", "sessions": sessions, "rollouts": options.rollouts}
                 rows.append(run(ours))
                 print(told(rows[-1], options), flush=True)
+                for name, _, python in (peer.partition("=") for peer in options.peer):
+                    theirs = {**ours, "system": name, "rollouts": options.peer_rollouts}
+                    rows.append(run(theirs, python, ROOT / "scripts/rollout_peers.py"))
+                    print(told(rows[-1], options), flush=True)
     print(json.dumps(rows))
 
 
