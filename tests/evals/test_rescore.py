@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def summary_of(path: Path, cls: type[Environment[Any, Any, Any]]) -> RescoreSumm
 def run(tmp_path: Path) -> Path:
     """A run of eight rollouts, whose model guesses 1, 2 and 3."""
 
-    def guess(messages: list[dict[str, Any]]) -> str:
+    def guess(messages: Sequence[dict[str, Any]]) -> str:
         turns = sum(message["role"] == "assistant" for message in messages)
         return f"<guess>{min(turns + 1, 3)}</guess>"
 

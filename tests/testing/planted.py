@@ -129,7 +129,7 @@ class Sums(_Honest, Environment[Sum, Asked, Secret]):
 
     def is_right(self, text: str) -> bool:
         if self.fault == "loose:contains":
-            return self.secret in text
+            return bool(self.secret in text)
         if self.fault == "loose:numbers":
             return self.secret in re.findall(r"\d+", text)
         if self.fault == "loose:part":
@@ -139,7 +139,7 @@ class Sums(_Honest, Environment[Sum, Asked, Secret]):
                 return not abs(float(text) - float(self.secret)) > 0.5
             except ValueError:
                 return False
-        return text.strip() == self.secret
+        return bool(text.strip() == self.secret)
 
     def step(self, action: Sum, **kwargs: Any) -> Asked:
         right = self.is_right(action.text)
@@ -288,10 +288,10 @@ class Desk(_Honest, MCPEnvironment):
         if self.fault == "loose:part":
             return self.given is not None and given in self.secret
         if self.fault == "nan:wild":
-            return given == self.secret or bool(re.fullmatch(given.replace("*", ".*") or "-", self.secret))
-        return given == self.secret
+            return bool(given == self.secret or re.fullmatch(given.replace("*", ".*") or "-", self.secret))
+        return bool(given == self.secret)
 
-    def step(self, action: Any, **kwargs: Any) -> Any:
+    def step(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
         if not isinstance(action, CallToolAction):
             return super().step(action, **kwargs)
         if not self.left and self.fault != "twice:after":
@@ -321,7 +321,7 @@ def app_of(base: type[Any], fault: str = "", **attributes: Any) -> Callable[[], 
     )
 
 
-SHOWN = {"SHOW_STATE": True}
+SHOWN: dict[str, Any] = {"SHOW_STATE": True}
 PLANTED: dict[str, Callable[[], Any]] = {
     f"{base.__name__.lower()}-{fault.replace(':', '-')}": app_of(base, fault, **attributes)
     for base, fault, attributes in (
@@ -341,16 +341,17 @@ PLANTED: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 """Forty faults, by name, with what makes the app. Eight more are in the environment that runs code."""
 
+VARIANTS: tuple[tuple[type[Any], tuple[dict[str, Any], ...]], ...] = (
+    (Sums, ({}, {"tries": 3}, {"tries": 10}, {"SHOW_STATE": True}, {"floor": 0.1})),
+    (
+        Meter,
+        ({}, {"tries": 3}, {"shaped": 0.3, "floor": 0.3}, {"shaped": 0.5, "floor": 0.5}, {"SHOW_STATE": True}),
+    ),
+    (Lock, ({}, {"tries": 5}, {"tries": 7}, {"floor": 0.1}, {"SHOW_STATE": True})),
+    (Desk, ({}, {"tries": 1}, {"tries": 2}, {"tries": 8}, {"SHOW_STATE": True})),
+)
 SOUND: dict[str, Callable[[], Any]] = {
     f"{base.__name__.lower()}-{number}": app_of(base, **attributes)
-    for base, variants in (
-        (Sums, ({}, {"tries": 3}, {"tries": 10}, {"SHOW_STATE": True}, {"floor": 0.1})),
-        (
-            Meter,
-            ({}, {"tries": 3}, {"shaped": 0.3, "floor": 0.3}, {"shaped": 0.5, "floor": 0.5}, {"SHOW_STATE": True}),
-        ),
-        (Lock, ({}, {"tries": 5}, {"tries": 7}, {"floor": 0.1}, {"SHOW_STATE": True})),
-        (Desk, ({}, {"tries": 1}, {"tries": 2}, {"tries": 8}, {"SHOW_STATE": True})),
-    )
+    for base, variants in VARIANTS
     for number, attributes in enumerate(variants)
 }

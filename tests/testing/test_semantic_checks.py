@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openenv.project.checks import Finding, Outcome
+from openenv.project.checks import Finding, Level, Outcome
 from openenv.project.checks.examination import SEMANTIC_CHECKS
 from openenv.project.checks.findings import ask, skip_finding
 from openenv.testing.harness import ConformanceHarness
@@ -24,7 +24,7 @@ def findings_of(app: Any, until_found: bool) -> list[Finding]:
     """The findings of the semantic checks, up to the first one that says something if `until_found`."""
     harness = ConformanceHarness(app, call_s=CALL_S)
     needed = {"runtime.step", "runtime.seed"}
-    found = {name: Finding(check=name, level="runtime", outcome=Outcome.PASS, saw="") for name in needed}
+    found = {name: Finding(check=name, level=Level.RUNTIME, outcome=Outcome.PASS, saw="") for name in needed}
     with asyncio.Runner() as runner:
         for check in SEMANTIC_CHECKS:
             found[check.id] = skip_finding(check, found) or ask(check, lambda: harness, runner.run)
