@@ -20,6 +20,8 @@ import pytest
 from openenv.errors import JournalFailed, JournalInUse, JournalMismatch, SessionLost, UnreadableRecord
 from openenv.evals.sampler import TaskSampler
 from openenv.rollouts import (
+    Completion,
+    ModelRequest,
     Rollout,
     RolloutGroup,
     RolloutJournal,
@@ -103,6 +105,41 @@ async def test_after_the_last_retry_the_rollout_has_failed_without_a_return() ->
     assert (rollout.outcome, rollout.reward, rollout.attempts) == (RolloutOutcome.INFRASTRUCTURE, None, 2)
     assert rollout.failure is not None
     assert (rollout.failure.error, rollout.failure.blame) == ("SessionLost", "infrastructure")
+
+
+class LosingMembers:
+    """A model whose sessions are always lost in some rollouts, by the number in their group."""
+
+    name, takes_ids = "losing", False
+
+    def __init__(self, *members: int):
+        self._lost = tuple(f"-{member}" for member in members)
+        self._model = adding()
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        if request.session is not None and request.session.endswith(self._lost):
+            raise SessionLost("its machine is gone")
+        return await self._model.complete(request)
+
+    async def aclose(self) -> None: ...
+
+
+async def test_a_sample_that_is_lost_for_good_is_replaced_and_its_group_is_full(tmp_path: Path) -> None:
+    model, folder = LosingMembers(1, 4), tmp_path / "run"
+    async with rollouts(Sums, model, [5], group_size=4, retries=1, folder=folder) as run:
+        (group,) = await run.batch(2)
+    assert (group.rewards, group.failed) == ([6.0] * 4, [])
+    assert [rollout.member for rollout in group.rollouts] == [0, 2, 3, 5]
+    assert {rollout.task.seed for rollout in group.rollouts} == {5}
+    assert run.progress.outcomes == {RolloutOutcome.TERMINATED: 4, RolloutOutcome.INFRASTRUCTURE: 2}
+    assert len(list(read_rollouts(folder))) == 6  # the lost ones are recorded too
+
+
+async def test_samples_are_replaced_as_often_as_the_retries_allow(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"group_size": 2, "retries": 1, "folder": tmp_path}
+    (group,) = [group async for group in rollouts(Sums, LosingMembers(*range(10)), [5], **options)]
+    assert (len(group.rollouts), len(group.failed)) == (0, 2)
+    assert len(list(read_rollouts(tmp_path))) == 4  # each place once more
 
 
 # Runs that are interrupted.

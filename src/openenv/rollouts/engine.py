@@ -100,7 +100,9 @@ def rollouts(
         on_break: As in `TokenHistory`.
         retries: Most repeats of an attempt that failed because of the infrastructure, and of a call of a model that
             is unavailable. A repeat has the same seed, and repeats the answers that the model has given; if the
-            environment then gives other results, the rollout begins from scratch.
+            environment then gives other results, the rollout begins from scratch. A rollout whose repeats are spent
+            is replaced by another one of its task and seed, at most `retries` times for each place of a group; after
+            that it is in `failed` of the group.
         folder: Where the run is recorded. If the folder has an interrupted run, that goes on, with the same `tasks`;
             groups that the consumer has taken do not come again. None: nothing is recorded.
         keep: Called with a group after each of its rollouts. False drops the group and cancels its other rollouts.
@@ -495,6 +497,12 @@ class RolloutRun:
             if self._options.keep is not None and not self._options.keep(group):
                 self._drop(live)
                 return
+        elif (
+            rollout.outcome is RolloutOutcome.INFRASTRUCTURE
+            and live.replaced < self._options.retries * self._options.group_size
+        ):
+            self._remove(live, [rollout.member], replace=True)
+            return
         else:
             group.failed.append(rollout)
         self._complete(live)

@@ -106,6 +106,11 @@ class LiveGroup:
         """What the journal says of it."""
         return GroupBegun(self.group.group, self.group.task, self.members, self.forks, self.numbered)
 
+    @property
+    def replaced(self) -> int:
+        """How many rollouts are no members any more."""
+        return self.numbered - len(self.members)
+
     def new_member(self) -> int:
         """Adds a rollout. Returns its number, which no other one had: rollout ids and idempotency keys contain it."""
         number = self.numbered
