@@ -275,6 +275,16 @@ def test_calls_where_an_answer_is_text_are_answered_too() -> None:
     assert view.invalid(call)["tool_call_id"] == "call_a"
 
 
+def test_where_an_mcp_environment_reads_text_the_model_may_call_its_tools_too() -> None:
+    schema = {"anyOf": [GUESS, {"type": "object", "properties": {"type": {"const": "call_tool"}, "tool_name": {}}}]}
+    view = ChatView.of(Chat(answer=TagAnswer(tag="guess")), schema, [{"name": "look_up", "input_schema": {}}])
+    assert [tool["function"]["name"] for tool in view.tools] == ["look_up"]
+    (call,) = view.actions(called("look_up", "{}"))
+    assert call.action == {"type": "call_tool", "tool_name": "look_up", "arguments": {}}
+    (call,) = view.actions(said("<guess>crane</guess>"))
+    assert call.action == {"guess": "crane"}
+
+
 def test_arguments_may_be_an_object_or_missing() -> None:
     message = called("mark", {"row": 1})
     assert TOOL.actions(message) == [ChatCall({"row": 1}, "call_a", "mark")]

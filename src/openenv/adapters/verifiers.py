@@ -22,13 +22,22 @@ from ..rollouts.engine import rollouts
 from ..rollouts.openai_model import OpenAIModel
 from ..rollouts.options import RolloutBudget
 from ..rollouts.records import RolloutTask
+from .verifiers_environment import verifiers_app
 
 try:
     import verifiers.v1 as vf
 except ModuleNotFoundError as missing:
     raise MissingExtra("verifiers", None) from missing
 
-__all__ = ["ServedConfig", "ServedData", "ServedHarness", "ServedHarnessConfig", "ServedTask", "ServedTaskset"]
+__all__ = [
+    "ServedConfig",
+    "ServedData",
+    "ServedHarness",
+    "ServedHarnessConfig",
+    "ServedTask",
+    "ServedTaskset",
+    "verifiers_app",
+]
 
 _REWARD = "episode_return"
 

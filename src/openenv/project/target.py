@@ -113,7 +113,7 @@ def _reason(error: BaseException) -> str:
 
 _KINDS = (
     "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, pettingzoo:MODULE, envpool:TASK_ID, "
-    "pufferlib:NAME, or a bundled environment"
+    "pufferlib:NAME, verifiers:NAME, or a bundled environment"
 )
 # The functions that make apps or classes of other packages' environments, in the modules of the same names.
 _ADAPTERS = {
@@ -121,6 +121,7 @@ _ADAPTERS = {
     "gymnasium": "gymnasium_app",
     "pettingzoo": "pettingzoo_app",
     "pufferlib": "puffer_batch",
+    "verifiers": "verifiers_app",
 }
 
 
@@ -130,7 +131,7 @@ def load(target: str) -> Any:
     Args:
         target: `module:attribute` (an app or an Environment class), a folder with `openenv.yaml`,
             `gymnasium:ENV_ID?key=value`, `pettingzoo:MODULE?key=value`, `envpool:TASK_ID?num_envs=256`,
-            `pufferlib:NAME?num_envs=256`, or the name of a bundled environment.
+            `pufferlib:NAME?num_envs=256`, `verifiers:NAME?key=value`, or the name of a bundled environment.
 
     Raises:
         UsageError: The target does not exist; the message names it and the searched places.

@@ -22,6 +22,7 @@ from .function_tools import (
     mcp_function_tools,
     tool_name,
     unique,
+    uses_tools,
     variants_of,
 )
 from .records import ChatMessage
@@ -103,22 +104,24 @@ class ChatView:
         Args:
             chat: What the author declared; None makes function tools of the actions.
             action_schema: JSON Schema of an action.
-            tools: Tools of an MCP environment, each with `name`, `description` and `input_schema`.
+            tools: Tools of an MCP environment, each with `name`, `description` and `input_schema`. If `chat` reads
+                actions from the text, the model may call these tools or answer with a text.
             description: The environment's description, for a chat without a system prompt.
 
         Raises:
             UsageError: The model must call tools, and neither the tools nor the action schema give any.
         """
         declared = chat or Chat()
-        functions: dict[str, FunctionTool] = {}
+        functions = mcp_function_tools(tools)
         variants: list[dict[str, Any]] = []
         if declared.answer == "tools":
-            functions = unique([*mcp_function_tools(tools), *action_function_tools(action_schema)])
+            functions += action_function_tools(action_schema)
             if not functions:
                 raise UsageError(_NO_VIEW)
         else:
-            variants = [inlined(each, action_schema) for each in variants_of(action_schema)]
-        view = cls(declared, declared.system or description, functions, variants)
+            objects = [each for each in variants_of(action_schema) if not uses_tools(each)]
+            variants = [inlined(each, action_schema) for each in objects]
+        view = cls(declared, declared.system or description, unique(functions), variants)
         if not declared.system and declared.answer != "tools":
             view.system = f"{description}\n\nEnd each answer with {view._form}.".strip()
         return view

@@ -79,9 +79,9 @@ def action_function_tools(schema: Schema) -> list[FunctionTool]:
     """
     found = []
     for variant in variants_of(schema):
-        constants = constants_of(variant)
-        if constants.get("type") in ("call_tool", "list_tools"):
+        if uses_tools(variant):
             continue
+        constants = constants_of(variant)
         # Each action class of Python has a title; another schema may have none.
         title = str(variant.get("title") or next(iter(constants.values()), "act"))
         name = tool_name(snake_case(title.removesuffix("Action") or title))
@@ -127,6 +127,11 @@ def variants_of(schema: Schema) -> list[Schema]:
             yield found
 
     return list(parts_of(schema, 0))
+
+
+def uses_tools(variant: Schema) -> bool:
+    """Whether an object is an action that lists or calls the tools of an MCP environment."""
+    return constants_of(variant).get("type") in ("call_tool", "list_tools")
 
 
 def constants_of(variant: Schema) -> dict[str, Any]:
