@@ -82,8 +82,9 @@ def train(options: argparse.Namespace, seed: int) -> list[float]:
     """Trains a model through the peer's harness. Returns the mean reward of each step."""
     import torch
     from datasets import Dataset
-    from openenv.core.harness import HarnessRunLimits, MCPHarnessAdapter, build_harness_rollout_func
     from trl import GRPOConfig, GRPOTrainer
+
+    from openenv.core.harness import HarnessRunLimits, MCPHarnessAdapter, build_harness_rollout_func
 
     sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "envs" / "word_game" / "server")]
     from lexicon import words
@@ -131,10 +132,9 @@ def train(options: argparse.Namespace, seed: int) -> list[float]:
 
 def game_factory(url: str) -> Any:
     """Makes a session of the peer for each game."""
-    from openenv.core.harness import ResourceSessionFactory, StepEnvSessionAdapter, ToolResult, VerifyResult
-
     from openenv.core import GenericEnvClient
     from openenv.core.env_server.mcp_types import Tool
+    from openenv.core.harness import ResourceSessionFactory, StepEnvSessionAdapter, ToolResult, VerifyResult
 
     class Games(ResourceSessionFactory):  # type: ignore[type-arg]
         def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Any:
@@ -162,8 +162,8 @@ def game_factory(url: str) -> Any:
 def model_step(trainer: Any) -> Any:
     """A step of the harness: the trainer's model answers with one token, which is a guess."""
     import torch
-    from openenv.core.harness import ModelStepResult
 
+    from openenv.core.harness import ModelStepResult
     from openenv.core.llm_client import LLMResponse, ToolCall
 
     tokenizer = trainer.processing_class

@@ -13,7 +13,7 @@ from fastmcp.server.middleware import Middleware
 
 from openenv.errors import UsageError
 from openenv.mcp import CallToolObservation, ListToolsAction, ListToolsObservation, MCPEnvironment, ToolErrorType
-from openenv.mcp.types import ToolResult
+from openenv.mcp.types import McpToolResult
 from openenv.runtime.profile import Execution, profile_of
 from openenv.types import Observation, State
 
@@ -40,7 +40,7 @@ def environment(request, no_threads_left):
 def data_of(observation: Any) -> Any:
     assert isinstance(observation, CallToolObservation)
     assert observation.error is None, observation.error
-    assert isinstance(observation.result, ToolResult)
+    assert isinstance(observation.result, McpToolResult)
     return observation.result.data
 
 

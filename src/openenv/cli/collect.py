@@ -212,31 +212,16 @@ def _summary(collection: Collection, folder: Path) -> str:
 
 
 def _publish(folder: Path, env: str, given: Mapping[str, Any]) -> None:
-    """Writes the README, and uploads the episodes: no backups, no run, no addresses."""
-    from ..project.hub import dataset_card, push_dataset
+    """Writes the README, and uploads the episodes if the caller asks for it."""
     from ..rollouts import collected
 
-    title = given["push_to_hub"] or f"Episodes of {env}"
-    facts = collected.public_metadata(collected.read_metadata(folder))
-    count = sum(1 for _ in collected.read_results(folder))
-    text = [
-        f"{plural(count, 'episode')}, one in each line, with the conversation and its reward.",
-        "",
-        "| | |",
-        "|---|---|",
-    ]
-    text += [f"| {name} | {value} |" for name, value in facts.items() if value is not None]
-    readme = dataset_card(title, collected.RESULTS_FILENAME, "\n".join(text))
-    (folder / collected.README_FILENAME).write_bytes(readme)
-    if given["push_to_hub"] is None:
+    repo, message = given["push_to_hub"], given["commit_message"] or "openenv collect"
+    readme = collected.build_dataset_readme(folder, repo or f"Episodes of {env}")
+    (folder / collected.README_FILENAME).write_text(readme, encoding="utf-8")
+    if repo is None:
         return
-    if not count:
+    if not collected.episode_ids(folder):
         raise UsageError(f"{folder} has no episode to upload")
-    files: dict[str, Path | bytes] = {
-        collected.RESULTS_FILENAME: folder / collected.RESULTS_FILENAME,
-        collected.METADATA_FILENAME: json.dumps(facts, indent=2).encode(),
-        collected.README_FILENAME: readme,
-    }
-    message = given["commit_message"] or "openenv collect"
     say = partial(click.echo, err=True)
-    click.echo(f"uploaded to {push_dataset(title, files, private=given['private'], message=message, say=say)}")
+    page = collected.publish_results(folder, repo, private=given["private"], message=message, say=say)
+    click.echo(f"uploaded to {page}")

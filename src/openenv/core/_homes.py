@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable, Mapping
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .._imports import lazy
 
 if TYPE_CHECKING:
     from .._asyncio import run_async_safely as run_async_safely
+    from ..capture.training import *
     from ..client import *
     from ..client.endpoints import convert_to_ws_url as convert_to_ws_url
     from ..client.mcp_client import *
     from ..environment import *
     from ..errors import *
     from ..evals import *
+    from ..harness.agents import *
+    from ..harness.environment import HarnessAction as HarnessAction
+    from ..harness.environment import HarnessEnvironment as HarnessEnvironment
+    from ..harness.process import HarnessProcess as HarnessProcess
+    from ..harness.tool_server import HarnessMCPBridge as HarnessMCPBridge
+    from ..harness.tool_server import build_bridge_server as build_bridge_server
     from ..llm import *
     from ..mcp.environment import MCPEnvironment as MCPEnvironment
     from ..mcp.library import get_server_tools as get_server_tools
@@ -48,7 +57,7 @@ if TYPE_CHECKING:
     from .env_server.web_interface import create_web_interface_app as create_web_interface_app
 
 if not TYPE_CHECKING:
-    __all__ = ["take"]
+    __all__ = ["add_modules", "take"]
 
 # By home, the names that existing code imports from `openenv.core`.
 _NAMES = {
@@ -58,6 +67,27 @@ _NAMES = {
     "openenv.client.mcp_client": "GenericMCPObservation MCPClientBase MCPToolClient",
     "openenv.core.env_server.gradio_theme": "OPENENV_GRADIO_CSS OPENENV_GRADIO_THEME",
     "openenv.core.env_server.web_interface": "create_app create_fastapi_app create_web_interface_app",
+    "openenv.capture.training": "TraceEntry TrainingTrace TrainingTurn",
+    "openenv.harness.agents": """
+        AgenticHarnessAdapter HarnessClientMessage HarnessConfig HarnessError HarnessEvent HarnessEventType
+        HarnessNotRunningError HarnessProtocolError HarnessResponse HarnessStartupError HarnessTransport
+        HarnessTurnTimeoutError events_to_metadata resolve_tool_conflicts
+    """,
+    "openenv.harness.environment": "HarnessAction HarnessEnvironment",
+    "openenv.harness.process": "HarnessProcess",
+    "openenv.harness.tool_server": "HarnessMCPBridge build_bridge_server",
+    "openenv.rollouts.collect_runner": """
+        CollectResult CollectRunner RolloutSerializer build_model_step push_to_hf_hub
+    """,
+    "openenv.rollouts.collected": """
+        EpisodeRecord METADATA_FILENAME README_FILENAME RESULTS_FILENAME build_dataset_readme
+    """,
+    "openenv.rollouts.resource": """
+        HarnessAdapter HarnessRolloutResult HarnessRunLimits LoopOwningSession ModelStep ModelStepResult
+        ResourceSession ResourceSessionFactory RolloutEvent SessionMCPBridge SessionT StepEnvSessionAdapter
+        ToolResult ToolTraceEntry TrainableSession VerifyResult
+    """,
+    "openenv.rollouts.white_box": "CLIHarnessAdapter MCPHarnessAdapter build_harness_rollout_func",
     "openenv.environment": """
         CompositeTransform Environment Message ModelTokenizer NullTransform TaskProvider Transform
     """,
@@ -107,7 +137,9 @@ _NAMES = {
 HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
-def take(module: str, names: Iterable[str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def take(
+    module: str, names: Iterable[str], homes: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make the `__getattr__` and `__dir__` of a module that re-exports names from their homes.
 
     The submodules of a package are also its attributes, and are imported when they are first used.
@@ -115,8 +147,9 @@ def take(module: str, names: Iterable[str]) -> tuple[Callable[[str], Any], Calla
     Args:
         module: The module's `__name__`.
         names: The names in the module.
+        homes: Homes of names that stand for something else in other modules.
     """
-    get, listed = lazy(module, {name: HOMES[name] for name in names})
+    get, listed = lazy(module, {name: HOMES[name] for name in names if name not in homes} | dict(homes))
 
     def get_or_import(name: str) -> Any:
         if "__path__" in vars(sys.modules[module]) and name not in HOMES and find_spec(f"{module}.{name}"):
@@ -124,3 +157,22 @@ def take(module: str, names: Iterable[str]) -> tuple[Callable[[str], Any], Calla
         return get(name)
 
     return get_or_import, listed
+
+
+def add_modules(package: str, modules: Mapping[str, Iterable[str]], homes: Mapping[str, str]) -> None:
+    """Adds submodules that have no files to a package: each re-exports names, as by `take`.
+
+    Args:
+        package: The package's `__name__`.
+        modules: The names of each, by the submodule's name.
+        homes: Homes of names that stand for something else in other modules.
+    """
+    for name, names in modules.items():
+        full = f"{package}.{name}"
+        module: Any = module_from_spec(ModuleSpec(full, None))
+        listed = list(names)
+        module.__all__ = listed
+        sys.modules[full] = module
+        own = {each: home for each, home in homes.items() if each in listed}
+        module.__getattr__, module.__dir__ = take(full, listed, own)
+        setattr(sys.modules[package], name, module)

@@ -279,7 +279,7 @@ def _code_observation(**metadata: Any) -> Observation:
 
 def _call_tool(
     environment: MCPEnvironment, name: str, arguments: dict[str, Any], timeout_s: float | None = None
-) -> types.ToolResult | types.ToolFault:
+) -> types.McpToolResult | types.ToolFault:
     """The outcome of a tool call: every exception that the tool raises, `SystemExit` too, becomes an answer."""
     try:
         return _tools(environment).call(name, arguments, _limit(environment, timeout_s), mode_of(environment))
@@ -291,7 +291,7 @@ def _call_tool(
 
 async def _call_tool_async(
     environment: MCPEnvironment, name: str, arguments: dict[str, Any], timeout_s: float | None = None
-) -> types.ToolResult | types.ToolFault:
+) -> types.McpToolResult | types.ToolFault:
     """The same for an async caller."""
     try:
         limit_s = _limit(environment, timeout_s)
@@ -303,7 +303,7 @@ async def _call_tool_async(
 
 
 def _tool_observation(
-    action: types.CallToolAction, outcome: types.ToolResult | types.ToolFault
+    action: types.CallToolAction, outcome: types.McpToolResult | types.ToolFault
 ) -> types.CallToolObservation:
     if isinstance(outcome, types.ToolFault):
         return types.CallToolObservation(tool_name=action.tool_name, error=outcome.error)

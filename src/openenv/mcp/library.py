@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from .._asyncio import run_async_safely
 from .session import McpSessions, in_request
-from .types import Tool, ToolFault, ToolResult, argument_error, dump_block, execution_error, not_found_error
+from .types import McpToolResult, Tool, ToolFault, argument_error, dump_block, execution_error, not_found_error
 
 
 class ListedTool(NamedTuple):
@@ -37,7 +37,7 @@ class Shortcut(NamedTuple):
         anywhere: False for a tool that must run on the thread of its caller.
     """
 
-    call: Callable[[dict[str, Any]], Coroutine[Any, Any, ToolResult]]
+    call: Callable[[dict[str, Any]], Coroutine[Any, Any, McpToolResult]]
     asynchronous: bool = False
     anywhere: bool = True
 
@@ -131,7 +131,7 @@ class SdkLibrary:
             return None
         return Shortcut(lambda arguments: self._call(name, arguments))
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+    async def call(self, name: str, arguments: dict[str, Any]) -> McpToolResult:
         """Calls an existing tool, in the MCP session of the running event loop.
 
         Raises:
@@ -149,7 +149,7 @@ class SdkLibrary:
         context = make_context(request_context=opened.request(self.sessions.number()), mcp_server=self.server)
         return await self._call(name, arguments, context=context)
 
-    async def _call(self, name: str, arguments: dict[str, Any], **context: Any) -> ToolResult:
+    async def _call(self, name: str, arguments: dict[str, Any], **context: Any) -> McpToolResult:
         try:
             answer = await self.server.call_tool(name, arguments, **context)
         except Exception as error:  # the edge to foreign code
@@ -171,7 +171,7 @@ class SdkLibrary:
     def _tool(self, name: str) -> Any:
         return next((tool for tool in self._own() if tool.name == name), None)
 
-    def _result(self, name: str, answer: Any) -> ToolResult:
+    def _result(self, name: str, answer: Any) -> McpToolResult:
         """Blocks, blocks with a structured value, or a whole result: the versions differ."""
         content, structured, meta = answer, None, None
         if isinstance(answer, tuple):
@@ -188,7 +188,7 @@ class SdkLibrary:
         if isinstance(structured, dict):
             facts = getattr(self._tool(name), "fn_metadata", None)
             data = structured.get("result") if getattr(facts, "wrap_output", False) else structured
-        return ToolResult(list(content), structured, meta, data)
+        return McpToolResult(list(content), structured, meta, data)
 
 
 def _takes_context(tool: Any) -> bool:
@@ -312,7 +312,7 @@ class FastMcpLibrary:
             known = self._shortcuts[name] = tool, _shortcut(self.server, tool, self.sessions)
         return known[1]
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+    async def call(self, name: str, arguments: dict[str, Any]) -> McpToolResult:
         from fastmcp import exceptions
 
         try:
@@ -402,13 +402,13 @@ def _never_waits(server: Any) -> bool:
 
 def _runner(
     server: Any, tool: Any, asynchronous: bool, sessions: McpSessions
-) -> Callable[[dict[str, Any]], Coroutine[Any, Any, ToolResult]]:
+) -> Callable[[dict[str, Any]], Coroutine[Any, Any, McpToolResult]]:
     context = lazy_context()
     called: Any = _mark_tool_errors(tool.fn, asynchronous)
     validate = TypeAdapter(called).validate_python
     convert, name = tool.convert_result, tool.name
 
-    async def run(arguments: dict[str, Any]) -> ToolResult:
+    async def run(arguments: dict[str, Any]) -> McpToolResult:
         async with context(server, sessions):
             try:
                 value = validate(arguments)
@@ -448,7 +448,7 @@ def _mark_tool_errors(function: Callable[..., Any], asynchronous: bool) -> Calla
     return functools.wraps(function)(called_later if asynchronous else called)
 
 
-def _result(name: str, result: Any) -> ToolResult:
+def _result(name: str, result: Any) -> McpToolResult:
     """FastMCP's ToolResult as ours."""
     if getattr(result, "is_error", False):
         texts = [getattr(block, "text", None) for block in result.content or ()]
@@ -459,7 +459,7 @@ def _result(name: str, result: Any) -> ToolResult:
     own = meta.get("fastmcp") if isinstance(meta, dict) else None
     if structured is not None and isinstance(own, dict) and own.get("wrap_result"):
         data = structured.get("result")
-    return ToolResult(list(result.content), structured, meta, data)
+    return McpToolResult(list(result.content), structured, meta, data)
 
 
 async def _has_rules(server: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from .._asyncio import run_without_loop
 from .executor import ToolDeadlineExceeded, ToolExecutor
 from .library import Library, ListedTool, Shortcut, family_of
-from .types import RESERVED_TOOL_NAMES, ToolFault, ToolResult, not_found_error, timeout_error
+from .types import RESERVED_TOOL_NAMES, McpToolResult, ToolFault, not_found_error, timeout_error
 
 T = TypeVar("T")
 VALID_MODES = frozenset({"production", "simulation"})
@@ -102,6 +102,10 @@ class Toolbox:
             found |= library.functions()
         return found
 
+    def names_of_modes(self) -> list[str]:
+        """The names of the tools that only one mode has."""
+        return sorted({name for library in self._of_mode.values() for name in library.functions()})
+
     def tools(self, mode: str) -> list[ListedTool]:
         """The tools of a mode."""
         listed: list[ListedTool] = self.executor.run_coroutine(lambda: self.tools_async(mode), LISTING_S)
@@ -115,7 +119,7 @@ class Toolbox:
             found |= {listed.tool.name: listed for listed in await library.tools()}
         return list(found.values())
 
-    def call(self, name: str, arguments: dict[str, Any], timeout_s: float | None, mode: str) -> ToolResult:
+    def call(self, name: str, arguments: dict[str, Any], timeout_s: float | None, mode: str) -> McpToolResult:
         """Calls a tool.
 
         Args:
@@ -132,7 +136,7 @@ class Toolbox:
         try:
             if library.starts and not library.sessions.is_open:
                 self.executor.run_coroutine(library.sessions.open, limit_s)
-            result: ToolResult
+            result: McpToolResult
             if shortcut is None:
                 result = self.executor.run_coroutine(self._asking(library, name, arguments, mode), limit_s)
             elif shortcut.asynchronous:
@@ -147,14 +151,14 @@ class Toolbox:
 
     async def call_async(
         self, name: str, arguments: dict[str, Any], timeout_s: float | None, mode: str
-    ) -> ToolResult:
+    ) -> McpToolResult:
         """The same for an async caller: an asynchronous tool runs on the caller's event loop."""
         library, shortcut = self._find(name, mode)
         limit_s = timeout_s or _NO_LIMIT_S
         try:
             if library.starts and not library.sessions.is_open:
                 await _within(timeout_s, library.sessions.open())
-            result: ToolResult
+            result: McpToolResult
             if shortcut is None:
                 result = await _within(timeout_s, self._asking(library, name, arguments, mode)())
             elif shortcut.asynchronous:
@@ -188,10 +192,10 @@ class Toolbox:
 
     def _asking(
         self, library: Library, name: str, arguments: dict[str, Any], mode: str
-    ) -> Callable[[], Coroutine[Any, Any, ToolResult]]:
+    ) -> Callable[[], Coroutine[Any, Any, McpToolResult]]:
         """A call through the server, which may have tools from elsewhere."""
 
-        async def ask() -> ToolResult:
+        async def ask() -> McpToolResult:
             try:
                 return await library.call(name, arguments)
             except ToolFault as fault:

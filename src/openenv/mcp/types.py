@@ -82,7 +82,7 @@ class CallToolObservation(Observation):
     Attributes:
         tool_name: The tool.
         result: `data` is the returned value in the form of JSON; `content` is for a model. In the
-            process of the environment a `ToolResult`, and elsewhere a dict of the same fields.
+            process of the environment a `McpToolResult`, and elsewhere a dict of the same fields.
         error: None where there is a result.
     """
 
@@ -227,7 +227,7 @@ INTERRUPTIONS = (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
 
 
 @dataclass(slots=True)
-class ToolResult:
+class McpToolResult:
     """The result of a tool.
 
     Attributes:
@@ -341,7 +341,7 @@ class ToolRequest(NamedTuple):
         """The answer of the session, for its record."""
         return {**observation_of(str(self.name), answered), "reward": None, "done": False}
 
-    def reply(self, outcome: ToolResult | ToolFault) -> dict[str, Any]:
+    def reply(self, outcome: McpToolResult | ToolFault) -> dict[str, Any]:
         """The session's answer: by the MCP specification, or else also in the form of `openenv` clients."""
         if isinstance(outcome, ToolFault):
             failure = outcome.error

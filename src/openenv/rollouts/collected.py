@@ -6,18 +6,22 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import count
 from pathlib import Path
 from time import gmtime, strftime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from ..errors import JournalInUse, UnreadableRecord
+from ..project.hub import dataset_card, push_dataset
 from ..recording.storage import lock_file, replace_file
 from .records import ChatMessage, Rollout, Turn
+from .resource import HarnessRolloutResult, VerifyResult
+from .white_box import environment_reward, segment_rows, tool_trace_of
 
+DecodedT = TypeVar("DecodedT")
 RESULTS_FILENAME = "results.jsonl"
 METADATA_FILENAME = "metadata.json"
 README_FILENAME = "README.md"
@@ -50,8 +54,52 @@ class EpisodeRecord:
     task: Any = None
     extra: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_rollout(
+        cls,
+        episode_id: str,
+        rollout: HarnessRolloutResult,
+        verify: VerifyResult,
+        task: Any = None,
+        extra: dict[str, Any] | None = None,
+    ) -> Self:
+        """A rollout that a harness played.
+
+        Args:
+            episode_id: Id of the episode in the folder.
+            rollout: The rollout. If it has token ids, `extra["segments"]` are its sequences to train on.
+            verify: What the session says of it.
+            task, extra: As in the record.
+
+        Raises:
+            ValueError: It has no reward, or two that differ; see `environment_reward`.
+        """
+        rows = segment_rows(rollout)
+        return cls(
+            episode_id=episode_id,
+            messages=rollout.messages,
+            reward=environment_reward(rollout, verify),
+            done=rollout.done or verify.done,
+            tool_trace=tool_trace_of(rollout),
+            metrics=dict(rollout.metrics),
+            verify_metrics=verify.metrics,
+            artifacts=verify.artifacts,
+            task=task,
+            extra={**({"segments": rows} if rows else {}), **(extra or {})},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record in JSON's types; a value of another type is its text."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), default=str))
+        return plain
+
+
+class _EpisodeId(msgspec.Struct):
+    episode_id: str
+
 
 _decode = msgspec.json.Decoder(EpisodeRecord).decode
+_decode_id = msgspec.json.Decoder(_EpisodeId).decode
 
 
 def episode_record(episode_id: str, rollout: Rollout) -> EpisodeRecord:
@@ -139,11 +187,11 @@ class ResultsFile:
                     f"{self.path} is being written by another process: wait for it, or name another -o"
                 )
             end, ended = 0, True
-            for line, record in _lines(self.path):
-                if record is None:
+            for line, episode in _lines(self.path, _decode_id):
+                if episode is None:
                     os.ftruncate(self._file.fileno(), end)
                 else:
-                    self.ids.add(record.episode_id)
+                    self.ids.add(episode.episode_id)
                     end, ended = end + len(line), line.endswith(b"\n")
             if not ended:
                 self._file.write(b"\n")
@@ -158,7 +206,7 @@ class ResultsFile:
             OSError: It cannot be written; no part of it is left.
         """
         end = os.fstat(self._file.fileno()).st_size
-        rest = memoryview(msgspec.json.encode(record) + b"\n")
+        rest = memoryview(msgspec.json.encode(record, enc_hook=str) + b"\n")
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -187,16 +235,26 @@ def read_results(folder: Path) -> Iterator[EpisodeRecord]:
     """
     path = folder / RESULTS_FILENAME
     if path.exists():
-        yield from (record for _, record in _lines(path) if record is not None)
+        yield from (record for _, record in _lines(path, _decode) if record is not None)
 
 
-def _lines(path: Path) -> Iterator[tuple[bytes, EpisodeRecord | None]]:
-    """The lines of a file and their episodes; None for an incomplete last line."""
+def episode_ids(folder: Path) -> set[str]:
+    """The ids of the episodes of a folder, without that of an incomplete last line.
+
+    Raises:
+        UnreadableRecord: A line is no episode; the message names it.
+    """
+    path = folder / RESULTS_FILENAME
+    return {each.episode_id for _, each in _lines(path, _decode_id) if each is not None} if path.exists() else set()
+
+
+def _lines(path: Path, decode: Callable[[bytes], DecodedT]) -> Iterator[tuple[bytes, DecodedT | None]]:
+    """The lines of a file, decoded, without empty ones; None for an incomplete last line."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                yield line, _decode(line)
-            except msgspec.MsgspecError as error:
+                yield line, decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 if line.endswith(b"\n"):
                     raise UnreadableRecord(
                         f"{path}:{number} is no episode ({error}): correct or remove the line"
@@ -260,6 +318,67 @@ def public_metadata(facts: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in facts.items()
         if name not in _PRIVATE and not (isinstance(value, str) and "://" in value)
     }
+
+
+def build_dataset_readme(output_dir: str | Path, title: str | None = None) -> str:
+    """The README of a folder's episodes as a dataset: what it has, its columns, and how to load it. No addresses.
+
+    Args:
+        output_dir: The folder.
+        title: Heading; by default the environment of the metadata.
+
+    Raises:
+        UnreadableRecord: The results or the metadata cannot be read.
+    """
+    folder = Path(output_dir)
+    facts = public_metadata(read_metadata(folder))
+    columns = ", ".join(f"`{each.name}`" for each in fields(EpisodeRecord))
+    text = [
+        f"{len(episode_ids(folder)):,} episodes, one in each line, with the conversation and its reward.",
+        *("", "| | |", "|---|---|"),
+        *(f"| {name} | {value} |" for name, value in facts.items() if value is not None),
+        *("", f"Columns: {columns}. `messages` are those of OpenAI's chat completions."),
+        *(
+            "",
+            "```python",
+            "from datasets import load_dataset",
+            "",
+            'load_dataset("OWNER/NAME", split="train")',
+            "```",
+        ),
+    ]
+    name = title or f"Episodes of {facts.get('env', 'an environment')}"
+    return dataset_card(name, RESULTS_FILENAME, "\n".join(text)).decode()
+
+
+def publish_results(output_dir: str | Path, repo_id: str, **options: Any) -> str:
+    """Writes the README and uploads the episodes as a dataset: no backups, no run, no addresses.
+
+    Args:
+        output_dir: The folder.
+        repo_id: Name of the dataset, with or without its owner.
+        options: Of `push_dataset`: `private`, `message`, `token`, `say`.
+
+    Returns:
+        The address of its page.
+
+    Raises:
+        FileNotFoundError: There are no results.
+        OpenEnvError: The upload failed.
+    """
+    folder = Path(output_dir)
+    results = folder / RESULTS_FILENAME
+    if not results.exists():
+        raise FileNotFoundError(f"{results} does not exist: collect episodes first")
+    readme = build_dataset_readme(folder, repo_id).encode()
+    (folder / README_FILENAME).write_bytes(readme)
+    facts = json.dumps(public_metadata(read_metadata(folder)), indent=2).encode()
+    files: dict[str, Path | bytes] = {
+        RESULTS_FILENAME: results,
+        METADATA_FILENAME: facts,
+        README_FILENAME: readme,
+    }
+    return push_dataset(repo_id, files, **options)
 
 
 class Collection:

@@ -27,6 +27,7 @@ from ..types import Action, EnvironmentMetadata, ServerMode
 from . import http, mcp
 from .auth import SHORT_KEY, is_production
 from .declared_types import DeclaredTypes, declared_types
+from .harness import HARNESS_PATH, harness_socket, may_be_harness
 from .mcp_methods import set_mode
 from .middleware import AuthMiddleware, install_error_handlers, may_control, redact_logs
 from .page import endpoints, files
@@ -195,6 +196,8 @@ class HTTPEnvServer(EnvironmentServer):
         app.router.default = http.task_route_fallback(app.router.default, self.env_name)
         app.add_api_websocket_route(ENVIRONMENT_PATH, environment_socket)
         app.add_api_websocket_route(mcp.MCP_PATH, mcp.socket)
+        if self.authenticator.production and may_be_harness(self.env_factory):
+            app.add_api_websocket_route(HARNESS_PATH, harness_socket)
         if has_page:
             for path, endpoint in PAGE_ROUTES.items():
                 app.router.add_api_route(

@@ -98,9 +98,9 @@ async def socket(websocket: WebSocket) -> None:
     offered = websocket.scope.get("subprotocols") or ()
     await websocket.accept(subprotocol=SUBPROTOCOL if SUBPROTOCOL in offered else None)
     conversation = MCPConversation(server, principal, keeps=True)
-    frames = _FrameQueue(server.settings.max_in_flight, server.settings.max_message_bytes)
+    frames = FrameQueue(server.settings.max_in_flight, server.settings.max_message_bytes)
     # Reads continuously, to notice during a call that the client disconnects.
-    reading = asyncio.create_task(_read(websocket, frames))
+    reading = asyncio.create_task(read_frames(websocket, frames))
     serving = asyncio.create_task(_serve(websocket, frames, conversation))
     try:
         await asyncio.wait([reading, serving], return_when=asyncio.FIRST_COMPLETED)
@@ -112,7 +112,7 @@ async def socket(websocket: WebSocket) -> None:
         conversation.end()
 
 
-class _FrameQueue:
+class FrameQueue:
     """A queue of frames, bounded by their number and by their bytes. One frame always fits into an empty queue.
 
     Args:
@@ -144,13 +144,14 @@ class _FrameQueue:
             return frame
 
 
-async def _read(websocket: WebSocket, frames: _FrameQueue) -> None:
+async def read_frames(websocket: WebSocket, frames: FrameQueue) -> None:
+    """Puts the frames of a client into a queue until it disconnects."""
     while (message := await websocket.receive())["type"] != "websocket.disconnect":
         text = message.get("text")
         await frames.put(text if text is not None else message.get("bytes") or b"")
 
 
-async def _serve(websocket: WebSocket, frames: _FrameQueue, conversation: MCPConversation) -> None:
+async def _serve(websocket: WebSocket, frames: FrameQueue, conversation: MCPConversation) -> None:
     settings = websocket.app.state.openenv.settings
     while len(text := await frames.get()) <= settings.max_message_bytes:
         try:

@@ -20,6 +20,7 @@ import json
 import re
 import sys
 import textwrap
+import time
 import types
 import warnings
 from collections.abc import Iterable, Iterator
@@ -171,6 +172,8 @@ def _fields(cls: type[BaseModel]) -> dict[str, Fact]:
     found: dict[str, Fact] = {}
     for name, field in cls.model_fields.items():
         default = "required" if field.is_required() else _text(field.get_default(call_default_factory=True))
+        if field.default_factory is time.time:
+            default = "now"
         schema = _plain(schemas.get(field.alias or name, {}))
         found[name] = {"kind": "field", "default": default, "schema": schema, "alias": field.alias}
     for option in OPTIONS:
