@@ -16,6 +16,8 @@ from typing import Any
 
 def collect(plan: dict[str, Any]) -> Callable[[], int]:
     """The released package: `CollectRunner`, which plays one episode after another. Returns what plays them."""
+    from openenv.core import GenericEnvClient
+    from openenv.core.env_server.mcp_types import Tool
     from openenv.core.harness import (
         HarnessRunLimits,
         MCPHarnessAdapter,
@@ -23,9 +25,6 @@ def collect(plan: dict[str, Any]) -> Callable[[], int]:
         StepEnvSessionAdapter,
     )
     from openenv.core.harness.collect import CollectRunner, RolloutSerializer, build_model_step
-
-    from openenv.core import GenericEnvClient
-    from openenv.core.env_server.mcp_types import Tool
     from openenv.core.llm_client import OpenAIClient
 
     tool = Tool(name="wait", description="Waits.", input_schema={"type": "object", "properties": {}})
