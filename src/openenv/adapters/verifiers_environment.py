@@ -23,9 +23,9 @@ from ..mcp.types import (
     CallToolObservation,
     ListToolsAction,
     ListToolsObservation,
+    McpToolResult,
     Tool,
     ToolFault,
-    ToolResult,
 )
 from ..server.app import create_app
 from ..types import Action, Observation, State
@@ -213,7 +213,7 @@ class VerifiersEnvironment(MCPEnvironment):
         read = await self._next()
         if not isinstance(action, CallToolAction):
             return VerifiersObservation.model_validate(read)
-        result = ToolResult([{"type": "text", "text": read.pop("text")}], None, None, None)
+        result = McpToolResult([{"type": "text", "text": read.pop("text")}], None, None, None)
         return CallToolObservation(tool_name=action.tool_name, result=result, **read)
 
     def _step_impl(self, action: Action, timeout_s: float | None = None, **kwargs: Any) -> Observation:
