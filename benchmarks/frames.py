@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -73,7 +74,8 @@ class FrameMemory:
         arrays: Size of one batch of observations.
         server_base: The server, after a session in each worker.
         server: Growth of the server.
-        client: Growth of this process, without the spaces of the environments.
+        client: Growth of this process, without the spaces of the environments and the memory that it shares with the
+            server, which the server's growth has.
     """
 
     arrays: int
@@ -182,7 +184,14 @@ def _opened(server: ServedTarget, frames: Frames, policy: Policy) -> tuple[Remot
     with closing(made(min(workers, count))) as first:
         play(first)
     envs = made(count)
-    base, own = server.resident_bytes(), resident_bytes([os.getpid()])
+    base, own = server.resident_bytes(), _private_bytes()
     play(envs)
-    grown = server.resident_bytes() - base, resident_bytes([os.getpid()]) - own
+    grown = server.resident_bytes() - base, _private_bytes() - own
     return envs, FrameMemory(envs.observation_space.sample().nbytes, base, *grown)
+
+
+def _private_bytes() -> int:
+    """Resident memory of this process, without shared memory."""
+    status = Path("/proc/self/status").read_text()
+    shared = next((line.split()[1] for line in status.splitlines() if line.startswith("RssShmem:")), "0")
+    return resident_bytes([os.getpid()]) - 1024 * int(shared)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openenv.protocol.buffers import ReadBuffers
+from openenv.protocol.buffers import ArrayRows, ReadBuffers
 
 SIZE = 4096
 
@@ -72,3 +72,38 @@ def test_arrays_keep_their_values_in_any_order_of_use(moves):
         else:
             kept.append((number, size, buffers.copy(filled(number, size))))
         assert all(array.tobytes() == filled(made, size).tobytes() for made, size, array in kept)
+
+
+def test_rows_are_written_again_when_nothing_of_the_array_is_left():
+    rows = ArrayRows("image", (2, 4, SIZE // 4), np.uint8)
+    places, kept = [], []
+    for number in range(12):
+        rows.begin()
+        observations = [{"image": filled(number + index)} for index in range(2)]
+        for index, observation in enumerate(observations):
+            rows.take(index, observation)
+            assert observation["image"] is rows.rows[index]
+        array = rows.array()
+        assert array.tobytes() == filled(number).tobytes() + filled(number + 1).tobytes()
+        places.append(place(array))
+        if number in (3, 4):
+            kept.append((number, array[1, 2:]))
+        del array
+    assert len(set(places)) == 3
+    for number, part in kept:
+        assert part.tobytes() == filled(number + 1)[2:].tobytes()
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [{}, None, {"image": None}, {"image": [1]}, {"image": filled(1).T}, {"image": filled(1).astype(np.int8)}],
+    ids=["none", "no observation", "null", "list", "shape", "type"],
+)
+def test_rows_leave_what_does_not_fit(observation):
+    rows = ArrayRows("image", (2, 4, SIZE // 4), np.uint8)
+    rows.begin()
+    before = rows.array().copy()
+    same = dict(observation) if observation is not None else None
+    rows.take(0, observation)
+    assert observation is None or all(observation[name] is same[name] for name in same)
+    assert rows.array().tobytes() == before.tobytes()

@@ -172,6 +172,24 @@ def test_a_reader_tells_whether_memory_would_be_of_use(ends):
         assert ends.reader.has_large is found
 
 
+@pytest.mark.parametrize("array", [image().reshape(4, -1), image() > 100, image(size=100)])
+def test_borrowed_arrays_are_the_memory_until_they_are_owned(ends, array):
+    ends.reader.borrow()
+    for codec in (PLAIN, ends.writer):
+        frame = bytearray(codec.reply(1, codec.body({"image": array, "more": [{"image": array}, 1]})))
+        read = ends.reader.decode(memoryview(frame))
+        borrowed = array.nbytes >= MIN_SHARED_BYTES and array.dtype != bool
+        assert ends.reader.has_borrowed is borrowed
+        assert read["image"].flags.writeable is not borrowed
+        ends.reader.owned(read)
+        frame[:], ends.memory[:] = bytes(len(frame)), bytes(len(ends.memory))
+        for copy in (read["image"], read["more"][0]["image"]):
+            assert copy.flags.writeable
+            np.testing.assert_array_equal(copy, array)
+    ends.reader.decode(PLAIN.reply(1, PLAIN.body({"ok": True})))
+    assert not ends.reader.has_borrowed
+
+
 def test_without_the_memory_the_extension_is_unknown(ends):
     frame = ends.writer.reply(1, ends.writer.body({"ok": True, "image": image()}))
     with pytest.raises(InvalidMessage, match="unknown extension type 2"):

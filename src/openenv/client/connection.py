@@ -20,7 +20,7 @@ from ..errors import (
     SessionLost,
     StepTimeout,
 )
-from ..protocol.client import ClientProtocol, ClientProtocolV2, Event, Request, error_of
+from ..protocol.client import Answer, ClientProtocol, ClientProtocolV2, Event, Request, error_of
 from ..protocol.codecs import Codec, codec_of
 from ..protocol.messages import SharedMemoryOffer
 from ..protocol.shared_arrays import SharedArrayReader
@@ -292,6 +292,26 @@ class ClientConnectionV2:
         if self.error is None:
             self.ask(op, fields, _IGNORE_REPLY)
 
+    def borrow_arrays(self) -> None:
+        """From now on, large arrays in replies to batches are valid until `Waiter.answer` returns: it copies them.
+
+        Expects large arrays: asks for shared memory before the first one.
+        """
+        if self._reader is not None:
+            self._reader.borrow()
+            if self._memory_offer is not None:
+                self._ask_for_memory(self._memory_offer, self._reader)
+
+    @property
+    def has_borrowed(self) -> bool:
+        """Whether the last frame had such arrays."""
+        return self._reader is not None and self._reader.has_borrowed
+
+    def own(self, payload: Payload) -> None:
+        """Puts copies in place of such arrays."""
+        if self._reader is not None:
+            self._reader.owned(payload)
+
     def cancel(self, request: Request) -> None:
         """Drops the reply of a request, and asks the server to stop its work."""
         request.abandoned = True
@@ -329,14 +349,22 @@ class ClientConnectionV2:
         except ProtocolViolation as violation:
             self.end(violation)
             return
-        if self._reader is not None:
-            self._copied = self._reader.copied
-            if self._memory_offer is not None and self._reader.has_large:
-                self._ask_for_memory(self._memory_offer, self._reader)
+        reader = self._reader
+        if reader is not None and self._memory_offer is not None and reader.has_large:
+            self._ask_for_memory(self._memory_offer, reader)
+        self._deliver(message)
+        if reader is not None:  # not before: what the server sends next may overwrite arrays that are not copied yet
+            self._copied = reader.copied
+
+    def _deliver(self, message: Answer | Event) -> None:
         if isinstance(message, Event):
+            if self.has_borrowed:
+                self.own(message.fields)
             self._on_event(message.name, message.fields)
             return
         request = message.request
+        if self.has_borrowed and message.error is not None:
+            self.own(message.error.data)
         if request is None:
             # The server could not read one of our frames, and cannot say which: its caller would wait forever.
             self.end(message.error or ProtocolViolation("the server sent a reply to no request"))
@@ -347,6 +375,8 @@ class ClientConnectionV2:
         if request.abandoned:
             return
         if message.error is None:
+            if request.op != "batch" and self.has_borrowed:
+                self.own(message.payload)
             waiter.answer(message.payload, message.more)
         else:
             waiter.fail(message.error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ from .vector_sessions import (
 )
 
 if TYPE_CHECKING:
+    from ..protocol.buffers import ArrayRows
     from .recorded import VectorRecord
 
 ActT = TypeVar("ActT")
@@ -297,6 +299,16 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
             actions: One for each environment, in order.
         """
         return list(map(self.result_of, await self.step_outcomes(actions)))
+
+    def use_rows(self, rows: ArrayRows) -> None:
+        """Has calls of all environments copy the arrays of their observations into rows, without other copies.
+
+        Not those of a client that records, of `send` and `send_reset`, and of the end of an episode.
+
+        Args:
+            rows: It gets an array for each call. To be given before the first connection.
+        """
+        self._state.rows = rows
 
     async def step_outcomes(self, actions: Sequence[ActT]) -> list[EnvOutcome]:
         """As `step`, for adapters that make their own results: returns the replies in wire form, and the errors."""
@@ -606,7 +618,13 @@ class _PooledConnection:
         except BaseException:
             await end.aclose()
             raise
-        return VectorSessions(end, self._dial, self._patience_s, self._wait_s, self._owner)
+        sessions = VectorSessions(end, self._dial, self._patience_s, self._wait_s, self._owner)
+        if self._owner.rows is not None:
+            # It has asked for shared memory, and this reply comes after that. A lost connection is made again later.
+            with contextlib.suppress(OpenEnvError, TimeoutError):
+                async with asyncio.timeout(self._patience_s):
+                    await end.request("heartbeat", {})
+        return sessions
 
 
 class V1Pool:

@@ -34,6 +34,7 @@ from .connection import (
 from .session import ClientSessionState, SessionGroup, new_secret
 
 if TYPE_CHECKING:
+    from ..protocol.buffers import ArrayRows
     from .recorded import VectorRecord
 
 AutoresetMode = Literal["disabled", "next_step", "same_step"]
@@ -152,6 +153,7 @@ class PendingBatch:
         send_by: When the server must send the replies that are ready; None: when all are.
         withdrawals: Ask the server to stop the work.
         withdrawn: Its caller was cancelled.
+        rows: Where the arrays of observations go; None: each is an array by itself.
     """
 
     kind: str
@@ -164,6 +166,7 @@ class PendingBatch:
     send_by: float | None = None
     withdrawals: list[Callable[[], None]] = field(default_factory=list)
     withdrawn: bool = False
+    rows: ArrayRows | None = None
 
     def finish(self) -> None:
         if self.timer is not None:
@@ -197,6 +200,7 @@ class VectorState:
         slots: The environments, in order.
         carrier: The connections to the server; None while there are none.
         ready: Outcomes that were not taken yet, by number of the environment, first finished first.
+        rows: Takes the arrays of the observations of all environments; None: each is an array by itself.
     """
 
     def __init__(
@@ -210,6 +214,7 @@ class VectorState:
         self.slots = [EnvSlot(index=index) for index in range(num_envs)]
         self.carrier: BatchCarrier | None = None
         self.ready: dict[int, EnvOutcome] = {}
+        self.rows: ArrayRows | None = None
         self._mode: AutoresetMode = mode
         self._timeout_s = timeout_s
         self._wait_s = wait_s
@@ -364,6 +369,9 @@ class VectorState:
         batch.left = len(slots)
         if batch.first_finished:
             self._underway += batch.left
+        elif self.rows is not None and self._record is None and len(slots) == len(self.slots):
+            self.rows.begin()
+            batch.rows = self.rows
         if self._timeout_s is not None:
             loop = asyncio.get_running_loop()
             batch.due = loop.time() + self._timeout_s
@@ -532,7 +540,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
 
     def _answered(self, entries: list[BatchEntry], batch: PendingBatch, payload: Payload, more: bool) -> None:
         """Takes one frame of replies to a batch."""
-        settle = self._owner.settle
+        settle, has_borrowed = self._owner.settle, self.link.has_borrowed
         try:
             for item in payload["results"]:
                 place = item["call"]
@@ -540,6 +548,8 @@ class VectorSessions(SessionGroup[EnvSlot]):
                 if entry is None or place < 0:
                     raise IndexError(place)
                 entries[place] = None
+                if has_borrowed:
+                    self._take_arrays(entry, batch, item)
                 if type(entry) is not EnvSlot:
                     self._take_opening(entry, batch, item)
                     continue
@@ -556,6 +566,13 @@ class VectorSessions(SessionGroup[EnvSlot]):
         if not more and entries.count(None) < len(entries) and self.link.error is None:
             self._miss(entries, batch)
         self._flush()
+
+    def _take_arrays(self, entry: BatchEntry, batch: PendingBatch, item: Payload) -> None:
+        """Copies the arrays of a reply out of the memory of its frame."""
+        # The last observation of an episode has no row: the first one of the next episode may follow in this batch.
+        if batch.rows is not None and type(entry) is EnvSlot and entry.pending is batch and item.get("done") is False:
+            batch.rows.take(entry.index, item.get("observation"))
+        self.link.own(item)
 
     def _refused(self, entries: list[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
         """Takes the error of a whole batch."""
@@ -642,6 +659,8 @@ class VectorSessions(SessionGroup[EnvSlot]):
 
     def _take_link(self, link: ClientConnectionV2) -> None:
         super()._take_link(link)
+        if self._owner.rows is not None:
+            link.borrow_arrays()
         self._max_batch = link.limit("max_batch") or 1
         self._opens_pending = 0
 

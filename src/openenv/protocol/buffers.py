@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect
 from collections import OrderedDict, deque
+from math import prod
 from typing import Any
 
 # Blocks begin where the lines of a processor's cache do.
@@ -88,23 +89,29 @@ class ReadBuffers:
         self._buffers: OrderedDict[int, deque[Any]] = OrderedDict()
 
     def copy(self, array: Any) -> Any:
-        """A writable copy of a C-contiguous numpy array."""
+        """A writable copy of a numpy array."""
         import numpy
 
-        buffer = self._find(array.nbytes)
+        copy = numpy.ndarray(array.shape, array.dtype, self.take(array.nbytes))
+        copy[...] = array
+        return copy
+
+    def take(self, size: int) -> Any:
+        """A numpy array of this many bytes, with any contents."""
+        import numpy
+
+        buffer = self._find(size)
         if buffer is None:
-            buffer = numpy.empty(array.nbytes, numpy.uint8)
+            buffer = numpy.empty(size, numpy.uint8)
             self._buffers.setdefault(buffer.nbytes, deque()).append(buffer)
             self._bytes += buffer.nbytes
             while self._bytes > self._most:
-                size, buffers = next(iter(self._buffers.items()))
+                least_used, buffers = next(iter(self._buffers.items()))
                 buffers.popleft()
-                self._bytes -= size
+                self._bytes -= least_used
                 if not buffers:
-                    del self._buffers[size]
-        copy = numpy.ndarray(array.shape, array.dtype, buffer)
-        copy[...] = array
-        return copy
+                    del self._buffers[least_used]
+        return buffer
 
     def _find(self, size: int) -> Any:
         buffers = self._buffers.get(size)
@@ -117,3 +124,47 @@ class ReadBuffers:
             if sys.getrefcount(buffer) == _UNUSED:
                 return buffer
         return None
+
+
+class ArrayRows:
+    """One array for the observations of all environments. Those of a step are read into its rows.
+
+    Args:
+        field: The field of the observations that holds the array.
+        shape: Number of environments, then the shape of one observation.
+        dtype: Type of the elements.
+
+    Attributes:
+        rows: The rows of the array that `begin` has chosen.
+    """
+
+    def __init__(self, field: str, shape: tuple[int, ...], dtype: Any):
+        import numpy
+
+        self.field = field
+        self.rows: list[Any] = []
+        self._shape, self._dtype = shape, numpy.dtype(dtype)
+        self._size = prod(shape) * self._dtype.itemsize
+        self._buffers = ReadBuffers()
+        self._buffer: Any = None
+
+    def begin(self) -> None:
+        """Takes another array, unless the caller has let go of the one before and all its views."""
+        # Each row refers to the buffer, as do the attribute, `ReadBuffers` and the argument of `getrefcount`.
+        if self._buffer is None or sys.getrefcount(self._buffer) > len(self.rows) + _UNUSED:
+            self._buffer = self._buffers.take(self._size)
+            self.rows = list(self.array())
+
+    def array(self) -> Any:
+        """The array."""
+        import numpy
+
+        return numpy.ndarray(self._shape, self._dtype, self._buffer)
+
+    def take(self, index: int, observation: Any) -> None:
+        """Copies the array of an observation into the row of its environment, if it has its type and shape."""
+        array: Any = observation.get(self.field) if type(observation) is dict else None
+        row = self.rows[index]
+        if type(array) is type(row) and array.dtype == row.dtype and array.shape == row.shape:
+            row[...] = array
+            observation[self.field] = row

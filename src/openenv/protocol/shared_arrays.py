@@ -28,7 +28,9 @@ class _Copies:
         self.data = memoryview(b"")
         self.count = 0
         self.has_large = False
-        self._buffers = ReadBuffers()
+        self.borrow = False
+        self.borrowed = 0
+        self.copy = ReadBuffers().copy
 
     def read(self, code: int, packed: memoryview) -> Any:
         """The value of an extension type. Raises `ValueError` if it cannot be read, or is outside of the memory."""
@@ -36,7 +38,7 @@ class _Copies:
             if code != ARRAY or len(packed) < MIN_SHARED_BYTES:
                 return read_extension(code, packed)
             self.has_large = True
-            return unpack_array(packed, self._buffers.copy)
+            return unpack_array(packed, self._take)
         if len(packed) < _OFFSET.size:
             raise ValueError("the place of an array in shared memory cannot be read")
         (start,) = _OFFSET.unpack_from(packed)
@@ -44,8 +46,15 @@ class _Copies:
         end = start + size
         if end > len(self.data):
             raise ValueError(f"an array from {start} to {end} is outside the {len(self.data)} bytes of shared memory")
-        array = copy_of(dtype, shape, size, self.data[start:end], self._buffers.copy)
+        array = copy_of(dtype, shape, size, self.data[start:end], self._take)
         self.count += 1
+        return array
+
+    def _take(self, array: Any) -> Any:
+        if not self.borrow:
+            return self.copy(array)
+        self.borrowed += 1
+        array.flags.writeable = False
         return array
 
 
@@ -66,11 +75,35 @@ class SharedArrayReader(MsgpackCodec):
         """Whether a frame had an array that the server would put into shared memory."""
         return self._copies.has_large
 
+    def borrow(self) -> None:
+        """From now on, large arrays refer to the memory of their frame or the shared memory, and are read-only.
+
+        The caller must copy them (`owned`) before the frame is let go of and `copied` is sent.
+        """
+        self._copies.borrow = True
+
+    @property
+    def has_borrowed(self) -> bool:
+        """Whether the last frame had such arrays."""
+        return self._copies.borrowed > 0
+
+    def owned(self, value: Any) -> Any:
+        """The value, with copies in place of borrowed arrays: its maps and lists are changed."""
+        if type(value) is dict:
+            for key, part in value.items():
+                value[key] = self.owned(part)
+        elif type(value) is list:
+            value[:] = map(self.owned, value)
+        elif hasattr(value, "flags") and not value.flags.writeable:
+            return self._copies.copy(value)
+        return value
+
     def use(self, data: memoryview) -> None:
         """Reads arrays in this memory from now on; with an empty one, lets go of the one before."""
         self._copies.data = data
 
     def decode(self, frame: bytes | memoryview | str) -> Any:
+        self._copies.borrowed = 0
         return self._decode(frame, self._decoder.decode)
 
 

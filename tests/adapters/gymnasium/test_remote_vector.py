@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -41,6 +42,7 @@ from ...server.workers.whereabouts import workers_of
 pytestmark = pytest.mark.real
 
 COUNT = 4
+ROOT = Path(__file__).parents[3]
 MODES = list(AutoresetMode)
 
 
@@ -94,6 +96,34 @@ class Brief(gymnasium.Env[Any, Any]):
 
 
 gymnasium.register("openenv-tests/Brief-v0", Brief)
+
+
+class Shades(gymnasium.Env[Any, Any]):
+    """Large images, none like another, and episodes of different lengths. The action 3 fails."""
+
+    observation_space = spaces.Box(0, 255, (80, 80, 4), np.uint8)
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, render_mode: str | None = None):
+        self.render_mode = render_mode
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.image(), {"seeded": seed is not None}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if action == 3:
+            raise ValueError("refused")
+        self.steps += 1
+        return self.image(), float(self.steps), bool(self.np_random.random() < 0.3), False, {}
+
+    def image(self) -> Any:
+        return self.np_random.integers(0, 256, (80, 80, 4), np.uint8)
+
+
+gymnasium.register("openenv-tests/Shades-v0", Shades)
 
 
 class Fuse(Environment[Action, Observation, State]):
@@ -234,6 +264,58 @@ def test_it_does_what_gymnasiums_own_does(env_id: str, mode: AutoresetMode, conn
                 assert_alike(ours.reset(options={"reset_mask": ended}), theirs.reset(options={"reset_mask": ended}))
         ours.close()
         theirs.close()
+
+
+@pytest.fixture(scope="module", params=[0, 64], ids=["frames", "shared memory"])
+def shades(request: pytest.FixtureRequest) -> Iterator[str]:
+    shared = {"OPENENV_SHARED_MEMORY_MB": str(request.param)}
+    with serving(f"gymnasium:{__name__}:openenv-tests/Shades-v0", cwd=ROOT, **shared) as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_large_arrays_are_those_of_gymnasiums_own_and_stay_so(
+    shades: str, mode: AutoresetMode, connections: int
+) -> None:
+    ours = RemoteVectorEnv(shades, COUNT, autoreset_mode=mode, connections=connections)
+    theirs = SyncVectorEnv([lambda: gymnasium.make("openenv-tests/Shades-v0")] * COUNT, autoreset_mode=mode)
+    kept = []  # every second result, and one row of others
+    for count in range(2):
+        assert_alike(ours.reset(seed=count), theirs.reset(seed=count))
+        for step in range(20):
+            outcome, expected = ours.step(np.zeros(COUNT, np.int64)), theirs.step(np.zeros(COUNT, np.int64))
+            assert_alike(outcome, expected)
+            assert outcome[0].flags.writeable
+            part = ... if step % 2 else slice(1, 2)
+            kept.append((outcome[0][part], expected[0][part]))
+            ended = outcome[2] | outcome[3]
+            if mode is AutoresetMode.DISABLED and ended.any():
+                outcome[0][:] = 0  # the caller's own
+                assert_alike(ours.reset(options={"reset_mask": ended}), theirs.reset(options={"reset_mask": ended}))
+                kept.pop()
+    for array, same in kept:
+        np.testing.assert_array_equal(array, same)
+    ours.close()
+    theirs.close()
+
+
+def test_large_arrays_of_environments_that_play_on_are_there_after_a_failure(shades: str) -> None:
+    ours = RemoteVectorEnv(shades, COUNT)
+    theirs = SyncVectorEnv([lambda: gymnasium.make("openenv-tests/Shades-v0")] * COUNT)
+    assert_alike(ours.reset(seed=1), theirs.reset(seed=1))
+    before, _ = ours.reset(seed=2)
+    with pytest.raises(StepFailed) as failure:
+        ours.step(np.array([0, 3, 0, 0]))
+    assert failure.value.data["env_ids"] == [1]
+    theirs.reset(seed=2)
+    expected = theirs.step(np.zeros(COUNT, np.int64))[0]
+    mask = np.arange(COUNT) == 1
+    after, _ = ours.reset(options={"reset_mask": mask})
+    np.testing.assert_array_equal(after[~mask], expected[~mask])
+    np.testing.assert_array_equal(before, theirs.reset(seed=2)[0])
+    ours.close()
+    theirs.close()
 
 
 def test_seeds_are_one_for_each_or_counted_from_the_first(cartpole: str) -> None:

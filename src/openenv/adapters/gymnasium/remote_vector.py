@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from gymnasium import Space
+from gymnasium.spaces import Box
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from ...client import GenericEnvClient, SyncBatchedEnvClient, SyncVectorEnvClien
 from ...client.payloads import is_bare
 from ...client.vector_sessions import EnvOutcome
 from ...errors import InvalidAction, InvalidArgument, OpenEnvError, ResetRequired, UsageError
+from ...protocol.buffers import ArrayRows
+from ...protocol.shared_arrays import MIN_SHARED_BYTES
 from ...types import StepResult
 from .remote import Fields, RemoteSpaces, ends_of, outside_error
 from .remote_batched import RemoteBatch, checked_array, reset_required
@@ -189,7 +192,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._raise_errors(env_ids, results)
         if None in self._rows:
             raise ResetRequired("some environments have no observation yet: call reset() without a reset_mask first")
-        return self._join(self._rows), infos
+        return self._join(self._rows, self._array_rows if len(env_ids) == self.num_envs else None), infos
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], Infos]:
         """Takes one step in each environment.
@@ -207,7 +210,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         with self._undecided(env_ids):
             outcomes = client.blocking(client.step_outcomes(fields))
         self._note_resets(env_ids)
-        return self._results(env_ids, outcomes)
+        return self._results(env_ids, outcomes, self._array_rows)
 
     def async_reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -303,7 +306,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             asyncio.run_coroutine_threadsafe(_close(client), loop)
 
     def __getstate__(self) -> dict[str, Any]:
-        of_now = {"_batch", "_client", "_rows", "_idle", "_ended", "_sent", "_resetting", "_arrived"}
+        of_now = {"_array_rows", "_batch", "_client", "_rows", "_idle", "_ended", "_sent", "_resetting", "_arrived"}
         return {name: value for name, value in self.__dict__.items() if name not in of_now}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -323,6 +326,14 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             )
             self._client = client.sync()
         self._rows: list[Any] = [None] * self.num_envs
+        self._array_rows: ArrayRows | None = None
+        field, space = spaces.observation.field, spaces.observation_space
+        # With DISABLED, a reset returns the observations of others again, which the caller may have changed by then.
+        large = isinstance(space, Box) and space.low.nbytes >= MIN_SHARED_BYTES
+        if large and field is not None and spaces.observation.plain and mode != "disabled":
+            self._array_rows = ArrayRows(field, (self.num_envs, *(space.shape or ())), space.dtype)
+            if self._batch is None:
+                self._client.async_client.use_rows(self._array_rows)
         self._idle = np.ones(self.num_envs, dtype=np.bool_)  # environments that need a reset
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
         self._resetting = np.zeros(self.num_envs, dtype=np.bool_)  # their last call starts an episode
@@ -386,7 +397,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._resetting[env_ids] = self._ended[env_ids] if self.autoreset_mode is AutoresetMode.NEXT_STEP else False
 
     def _results(
-        self, env_ids: NDArray[Any], outcomes: Sequence[EnvOutcome]
+        self, env_ids: NDArray[Any], outcomes: Sequence[EnvOutcome], rows: ArrayRows | None = None
     ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], Infos]:
         """The results of some environments as `step` returns them; raises as it does."""
         numbers, client = env_ids.tolist(), self._client.async_client
@@ -406,7 +417,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         if None in rewards:
             rewards = [self._spaces.reward_or_missing(reward) for reward in rewards]
         infos = self._infos(env_ids, results)
-        observations = self._join([self._rows[number] for number in numbers])
+        observations = self._join([self._rows[number] for number in numbers], rows)
         return observations, np.array(rewards, dtype=np.float64), terminated, truncated, infos
 
     def _split(self, actions: Any, count: int) -> list[Fields]:
@@ -436,8 +447,12 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         values = (array.reshape(count) if side.single else array).tolist()
         return [{field: value} for value in values]
 
-    def _join(self, rows: Sequence[Fields]) -> Any:
+    def _join(self, rows: Sequence[Fields], placed: ArrayRows | None = None) -> Any:
         """A new batch of the environments' observations, given as fields.
+
+        Args:
+            rows: The fields of each.
+            placed: Has the arrays of most of them already.
 
         Raises:
             ProtocolViolation: An observation does not fit its space.
@@ -447,6 +462,11 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         if field is not None and spaces.observation.plain:
             try:
                 shape = (len(rows), *(space.shape or ())[1:])
+                if placed is not None:
+                    for row, place in zip(rows, placed.rows, strict=True):
+                        if row[field] is not place:
+                            place[...] = np.array(row[field], space.dtype).reshape(place.shape)
+                    return placed.array()
                 return np.array([row[field] for row in rows], space.dtype).reshape(shape)
             except (LookupError, TypeError, ValueError, OverflowError):  # the slower way below names the observation
                 pass
