@@ -253,7 +253,7 @@ class VerifiersEnvironment(MCPEnvironment):
         return {"text": "", "done": True, "reward": float(trace.reward), "metadata": facts}
 
     async def _play(self, task: vf.Task, news: asyncio.Queue[Any]) -> None:
-        """Runs an episode of verifiers, whose model is the client of this session."""
+        """Runs an episode of verifiers; its model is the client of this session."""
 
         async def complete(request: web.Request) -> web.Response:
             self._answer = asyncio.get_running_loop().create_future()

@@ -25,7 +25,7 @@ class TurnNode:
         node_id: `turn-` and its number.
         prompt_ids, sampled_ids: Token ids of the whole prompt and of the completion; empty without.
         sampled_logprobs: Log probability of each of `sampled_ids`; None without.
-        parent_id: The turn whose prompt and completion are the beginning of this prompt.
+        parent_id: The turn that this prompt begins with, prompt and completion.
         follows_id: The turn that this one continues by its messages, though not by its ids.
         prefix_break: Why: a `BreakKind`; `position` is the index of the first token that differs.
         index: Its number.

@@ -151,7 +151,7 @@ class TurnRecord(msgspec.Struct, tag="turn", omit_defaults=True):
         completion_ids, logprobs: Those of the completion; None if the engine gave none.
         message: The assistant message in the form of chat completions.
         head: The answer without the message: id, model, usage, finish reason.
-        parent: The turn whose prompt and completion are the beginning of this prompt; -1 for none.
+        parent: The turn that this prompt begins with, prompt and completion; -1 for none.
         follows: The turn that this one continues by its messages though not by its ids; -1 for none.
         prefix_break: Why it does not by its ids.
         position: Index of the first token that differs then.
@@ -262,7 +262,7 @@ class SessionGraph:
         turn.completion_ids = msgspec.Raw(b"[" + completion_ids + b"]")
 
     def _continued(self, logical: Sequence[int], messages: bytes) -> int:
-        """The turn whose messages and answer the messages begin with; -1 for none."""
+        """The turn that the messages begin with, request and answer; -1 for none."""
         for number in sorted(logical, key=self._messages.length, reverse=True):
             rest = messages[self._messages.length(number) + 1 :]
             if rest and _same_answer(rest, self.turns[number].message):
@@ -340,7 +340,7 @@ class SessionGraph:
         return self._messages.size + self._ids.size + last + self._rest
 
     def same_messages(self, messages: bytes) -> Iterator[int]:
-        """The turns whose request had exactly these messages, the latest first."""
+        """The turns that had exactly these messages as request, the latest first."""
         for number in range(len(self.turns) - 1, -1, -1):
             if self._messages.length(number) == len(messages) and self._messages.text(number) == messages:
                 yield number
@@ -416,7 +416,7 @@ def items_of(messages: bytes) -> list[bytes]:
 
 
 def _same_answer(messages: bytes, answer: msgspec.Raw) -> bool:
-    """Whether the first of some messages repeats an answer, in whatever form the agent keeps it."""
+    """Whether the first of some messages repeats an answer, in any form in which agents keep it."""
     said = msgspec.json.decode(items_of(messages)[0])
     return bool(_essence(said) == _essence(msgspec.json.decode(answer)))
 

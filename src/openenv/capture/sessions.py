@@ -79,7 +79,7 @@ class CaptureSession:
         graph: Its turns.
         calls: Calls in flight; the session stays in memory as long as there are some.
         answered: Turn of each idempotency key.
-        undelivered: Turns whose client disconnected before it had the answer.
+        undelivered: Turns that were recorded after their client had disconnected.
         notes: What happened beside.
         engine_key, engine_header: The key of its own engine, and the header; never on disk.
         touched: Unix time of the latest call.
@@ -344,7 +344,7 @@ class SessionStore:
         except FileNotFoundError:
             return None
         *lines, torn = content.split(b"\n")
-        if torn and owned:  # the process was killed while it wrote; nobody has used that line
+        if torn and owned:  # the process was killed while it wrote; that line was not used
             os.truncate(path, len(content) - len(torn))
         session = None
         for number, line in enumerate(lines, 1):

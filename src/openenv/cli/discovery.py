@@ -29,8 +29,9 @@ _CATALOG = "The file of a catalog (`openenv catalog build`)."
 def discover(
     query: str, catalog: Path | None, local: Path, hub: bool, limit: int, filters: tuple[str, ...], as_json: bool
 ) -> None:
-    """Finds environments whose name, description or tags have words of QUERY; without a QUERY, all. Searches what is
-    installed and the projects in this folder, or a catalog. Only metadata is read: nothing is imported, nothing runs.
+    """Finds environments that have words of QUERY in name, description or tags; without a QUERY, all. Searches what
+    is installed and the projects in this folder, or a catalog. Only metadata is read: nothing is imported, nothing
+    runs.
 
     \b
     Examples:

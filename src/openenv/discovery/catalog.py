@@ -247,7 +247,7 @@ class CatalogChanges(StrictModel):
 
     Attributes:
         superseded: Entries of another commit.
-        corrected: Entries of the same commit whose content differs.
+        corrected: Entries of the same commit with other content.
     """
 
     added: list[DiscoveryEntry]

@@ -338,7 +338,7 @@ def build_catalog(
     Args:
         repository: A local clone.
         repository_uri: Its public address, `https://github.com/OWNER/NAME.git`.
-        publisher: A DNS name under which the catalog is published; nobody checks that it is yours.
+        publisher: A DNS name under which the catalog is published; that it is yours is not checked.
         namespace: A name of letters, digits, `.`, `_` and `-`.
         revision: A commit, branch or tag.
         root: The folder; each folder in it that has an `openenv.yaml` is an environment. "." is the repository.

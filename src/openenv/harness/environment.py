@@ -38,7 +38,7 @@ class HarnessAction(Action):
 
 
 class HarnessEnvironment(MCPEnvironment):
-    """An environment whose episode is a conversation with an agent program; each of its turns is a step.
+    """An episode is a conversation with an agent program; each of its turns is a step.
 
     `reset` starts the agent, with the tools of `mcp` served to it. A turn that fails ends the episode: the
     observation is done, `metadata` has `error`, `error_type` and the events until then, and the reward is None, since

@@ -55,7 +55,7 @@ class HttpAnswer:
 
 
 PartReader = Callable[[HttpAnswer, bytes], None]
-"""Gets each part of a body as it arrives, with the answer, whose head is complete then."""
+"""Gets each part of a body as it arrives, with the answer; its head is complete then."""
 
 
 class HttpClientConnection(asyncio.Protocol):

@@ -132,7 +132,7 @@ class CollectRunner:
     ) -> CollectResult:
         """Plays the episodes that are not there yet.
 
-        An episode that fails, as one without a reward or whose `should_keep` raises, is logged and not written.
+        An episode that fails, as one without a reward or with a `should_keep` that raises, is logged and not written.
 
         Args:
             model_step: Samples the model.

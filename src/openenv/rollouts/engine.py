@@ -100,7 +100,7 @@ def rollouts(
         on_break: As in `TokenHistory`.
         retries: Most repeats of an attempt that failed because of the infrastructure, and of a call of a model that
             is unavailable. A repeat has the same seed, and repeats the answers that the model has given; if the
-            environment then gives other results, the rollout begins from scratch. A rollout whose repeats are spent
+            environment then gives other results, the rollout begins from scratch. A rollout that has no repeats left
             is replaced by another one of its task and seed, at most `retries` times for each place of a group; after
             that it is in `failed` of the group.
         folder: Where the run is recorded. If the folder has an interrupted run, that goes on, with the same `tasks`;

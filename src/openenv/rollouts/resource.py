@@ -117,7 +117,7 @@ class HarnessRolloutResult:
     steps: list[ModelStepResult] = field(default_factory=list)
 
     def segments(self) -> list[TrainingSegment]:
-        """The turns as sequences to train on: a turn whose prompt extends the turn before it continues its sequence.
+        """The turns as sequences to train on: a turn continues the sequence if its prompt extends the turn before.
 
         Returns:
             The sequences; none if the model returned no token ids. Each sampled token has mask 1 in exactly one.
@@ -233,7 +233,7 @@ class HarnessAdapter(ABC):
 
 @runtime_checkable
 class LoopOwningSession(Protocol):
-    """A session whose agent is a process that drives itself; its model calls are read afterwards."""
+    """A session of an agent process that drives itself; its model calls are read afterwards."""
 
     def wait_for_completion(self, timeout_s: float = ...) -> int:
         """Waits for the agent; returns its exit code. Raises `TimeoutError`."""
@@ -244,7 +244,7 @@ class LoopOwningSession(Protocol):
 
 @runtime_checkable
 class TrainableSession(Protocol):
-    """A session whose agent drives itself, and whose model calls were recorded with their tokens."""
+    """A session of an agent that drives itself; its model calls were recorded with their tokens."""
 
     def wait_for_completion(self, timeout_s: float = ...) -> int:
         """Waits for the agent; returns its exit code. Raises `TimeoutError`."""

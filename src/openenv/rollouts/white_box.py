@@ -117,7 +117,7 @@ def _reply(call: ToolCall, data: Any) -> Message:
 
 
 Runner = Callable[[SessionMCPBridge, ResourceSession, HarnessRunLimits | None], HarnessRolloutResult]
-"""Has a program play a session, whose tools it reaches over the bridge."""
+"""Has a program play a session; it reaches the tools over the bridge."""
 
 
 class CLIHarnessAdapter(HarnessAdapter):

@@ -39,7 +39,7 @@ _LEAST_TEXT = 5
 
 @dataclass(frozen=True, slots=True)
 class CodeField:
-    """The field of an action whose code the environment runs.
+    """The field of an action with the code that the environment runs.
 
     Attributes:
         action: An action that runs it.

@@ -20,7 +20,7 @@ from .check import CheckFailure, CheckSkip
 from .harness import CallOutcome, ConformanceHarness, EpisodePlayer
 
 Action = dict[str, Any]
-# Tasks whose solutions are played, and the first seeds of tasks for players: those to choose from, and others.
+# Tasks that are played by their solution, and the first seeds of tasks for players: those to choose from, and others.
 TASKS = 8
 FIRST_TASK, FIRST_TRIAL, FIRST_PROOF = 1000, 1500, 2000
 TRIALS, PROOFS = 4, 24
@@ -89,7 +89,7 @@ def next_action(environment: Any, _: None) -> Any:
 
 
 class ScoredSession:
-    """A session whose episodes are scored.
+    """A session of scored episodes.
 
     Args:
         player: Plays it.
@@ -249,8 +249,7 @@ class EpisodeScorer:
 
     Attributes:
         budget_s: Seconds for all episodes of one check.
-        code_field: The field whose code the environment runs (`code_checks.CodeField`); False if there is none, None
-            before the first search.
+        code_field: The field with code (`code_checks.CodeField`); False if there is none, None before the first search.
     """
 
     def __init__(self, harness: ConformanceHarness):
@@ -264,7 +263,7 @@ class EpisodeScorer:
         """The scorer of an environment; the same one for each check, so that solutions are played once.
 
         Raises:
-            CheckSkip: The environment is a batch, whose episodes have no methods of their own.
+            CheckSkip: The environment is a batch: its episodes have no methods of their own.
         """
         if harness.server.batch is not None:
             raise CheckSkip("a BatchedEnvironment has no `oracle` and `return_range` of single episodes")

@@ -159,7 +159,7 @@ def _function_of(declared: Json) -> Json:
 
 
 def _lower(schema: Any) -> Any:
-    """A schema whose types are in lower case, as JSON Schema has them."""
+    """A schema with types in lower case, as JSON Schema has them."""
     if isinstance(schema, list):
         return [_lower(each) for each in schema]
     if not isinstance(schema, dict):

@@ -435,7 +435,7 @@ def push_dataset(
 
 
 def dataset_card(title: str, file: str, text: str) -> bytes:
-    """The README of a dataset whose split `train` is one file.
+    """The README of a dataset with one file as its split `train`.
 
     Args:
         title: Its heading.
