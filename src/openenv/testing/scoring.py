@@ -249,7 +249,7 @@ class EpisodeScorer:
 
     Attributes:
         budget_s: Seconds for all episodes of one check.
-        code_field: The field with code (`code_checks.CodeField`); False if there is none, None before the first search.
+        code_field: The field with code (`code_checks.CodeField`); False without one, None before the first search.
     """
 
     def __init__(self, harness: ConformanceHarness):
