@@ -355,7 +355,7 @@ async def test_ids_that_are_required_and_missing_are_an_error(server, settings):
 async def test_logprobs_that_do_not_fit_the_ids_are_an_error(server):
     server.canned.append({"choices": [{**SGLANG["choices"][0], "response_token_ids": [7]}]})
     with pytest.raises(ModelFailed, match="no chat completion"):
-        await complete(made(OpenAIModel, "echo", server))
+        await complete(made(OpenAIModel, "echo", server, retries=0))
 
 
 WRONG_TYPES: list[dict[str, Any]] = [
@@ -371,7 +371,7 @@ async def test_facts_of_a_wrong_type_are_an_error(server, part):
     """In a record, they would make the file unreadable."""
     server.canned.append({"choices": [{**SGLANG["choices"][0], **part}]})
     with pytest.raises(ModelFailed, match="no chat completion"):
-        await complete(made(OpenAIModel, "echo", server))
+        await complete(made(OpenAIModel, "echo", server, retries=0))
 
 
 @each_model
@@ -380,7 +380,7 @@ async def test_counts_of_a_wrong_type_are_an_error(server, cls):
     message = {"role": "assistant", "content": "yes"}
     server.canned.append({"choices": [{"message": message}], "output": [], "content": [], "usage": counts})
     with pytest.raises(ModelFailed, match=r"no (chat completion|response|message): .*speak the API"):
-        await complete(made(cls, "echo", server))
+        await complete(made(cls, "echo", server, retries=0))
 
 
 SPACES = "\n" * 50_000
@@ -487,16 +487,23 @@ async def test_what_does_not_pass_is_an_error_that_may_be_retried(server, cls, f
 @each_model
 async def test_garbage_is_an_error_that_shows_it(server, cls):
     server.faults = {"garbage": 1.0}
-    with pytest.raises(ModelFailed, match=r"no JSON object: '<html>garbage.*speak the API") as failed:
-        await complete(made(cls, "echo", server))
-    assert not failed.value.retryable
+    with pytest.raises(ModelUnavailable, match=r"no JSON object: '<html>garbage.*speak the API"):
+        await complete(made(cls, "echo", server, retries=1))
+
+
+@each_model
+async def test_an_answer_after_garbage_is_taken_under_the_same_key(server, cls):
+    server.plan("garbage")
+    completion = await complete(made(cls, "echo", server, retries=1), key="k1")
+    assert completion.message["content"] == "hello"
+    assert {sample.key for sample in server.samples} == {"k1"}
 
 
 @each_model
 async def test_json_that_is_no_answer_is_an_error_that_shows_it(server, cls):
     server.canned.append({"choices": 3, "output": 3, "content": 3})
     with pytest.raises(ModelFailed, match=r"no (chat completion|response|message): .*speak the API"):
-        await complete(made(cls, "echo", server))
+        await complete(made(cls, "echo", server, retries=0))
 
 
 NO_STREAMS = [
@@ -510,7 +517,7 @@ NO_STREAMS = [
 async def test_a_stream_that_is_no_answer_is_an_error_that_shows_it(server, cls, event):
     server.canned.append(f"data: {json.dumps(event)}\n\n")
     with pytest.raises(ModelFailed, match=r"no (chat completion|response|message): .*speak the API"):
-        await complete(made(cls, "echo", server, stall_s=30.0))
+        await complete(made(cls, "echo", server, stall_s=30.0, retries=0))
 
 
 async def test_a_tool_call_that_is_cut_off_is_no_call_without_arguments(server):

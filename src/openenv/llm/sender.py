@@ -217,6 +217,10 @@ _ADVICE = {401: _KEY_ADVICE, 403: _KEY_ADVICE, 404: " (check the endpoint and th
 _REFUSED = frozenset({400, 413, 422})
 
 
+class UnreadableAnswer(ModelFailed):
+    """An answer that is not what the API promises: the endpoint speaks another, or a proxy failed."""
+
+
 _NO_OBJECT = "no JSON object"
 _objects = msgspec.json.Decoder(dict[str, Any])
 
@@ -238,8 +242,8 @@ def read_json(
         other_form: What JSON of another form is called.
 
     Raises:
-        ModelFailed: The server refused the request (`ContextOverflow` if it is too long), its answer is no JSON, or
-            has another form.
+        ModelFailed: The server refused the request (`ContextOverflow` if it is too long).
+        UnreadableAnswer: The answer is no JSON, or has another form.
         ModelUnavailable: The server cannot answer now.
     """
     if not 200 <= reply.status < 300:
@@ -271,11 +275,11 @@ def failure_of(
     )
 
 
-def unreadable(what: str, content: Any, model: str, address: Address) -> ModelFailed:
+def unreadable(what: str, content: Any, model: str, address: Address) -> UnreadableAnswer:
     """The error for an answer that is not what the API promises."""
     shown = content if isinstance(content, (str, bytes)) else msgspec.json.encode(content)
     text = address.without_key(shown if isinstance(shown, str) else shown.decode(errors="replace"))
-    return ModelFailed(
+    return UnreadableAnswer(
         f"{model} at {address.name} answered with {what}: {text[:200]!r}; "
         "does the endpoint speak the API of this client?"
     )

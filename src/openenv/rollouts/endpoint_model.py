@@ -6,13 +6,14 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from ..errors import InvalidArgument, ModelFailed, ModelUnavailable
-from ..llm.sender import Address, ModelReply, failure_of, read_json, unreadable
+from ..llm.sender import Address, ModelReply, UnreadableAnswer, failure_of, read_json, unreadable
 from .endpoints import EndpointPool
 from .model import Completion, ModelRequest, check_values
 from .records import TokenUsage
@@ -116,31 +117,24 @@ class EndpointModel(ABC):
 
         Raises:
             ContextOverflow: The prompt does not fit into the model's context.
-            ModelFailed: The endpoint refused the request, or its answer cannot be read.
-            ModelUnavailable: No endpoint can answer, retries included; `ModelTimeout` after the deadline.
+            ModelFailed: The endpoint refused the request.
+            ModelUnavailable: No endpoint gives an answer that can be read, retries included; `ModelTimeout` after the
+                deadline.
         """
         started = time.perf_counter()
         path, fields = self.call_of(request)
         body = {"model": self.name, **fields}
         if self.stall_s is not None:
             body |= self._streaming
-        answer, address = await self._pool.ask(
+        completion = await self._pool.ask(
             path,
             body,
-            self._read,
+            partial(self._read, request),
             key=request.key,
             session=request.session,
             timeout_s=self.timeout_s if request.timeout_s is None else request.timeout_s,
             stall_s=self.stall_s,
         )
-        try:
-            completion = self.completion_of(answer, request)
-            if isinstance(answer, dict):  # its values may have any type
-                completion.model = answer.get("model") or self.name
-                check_values(completion)
-        except _OTHER_FORM as error:
-            raise unreadable(self._answer_name, answer, self.name, address) from error
-        completion.model = completion.model or self.name
         if self._price is not None:
             completion.usage.cost = self._price.cost_of(completion.usage)
         completion.seconds = time.perf_counter() - started
@@ -173,23 +167,34 @@ class EndpointModel(ABC):
         """Reads what `_decoder` made of an answer; KeyError, IndexError, TypeError, AttributeError or ValueError mean
         that it is none."""
 
-    def _read(self, reply: ModelReply, address: Address) -> tuple[Any, Address]:
-        if reply.status != 200 or not reply.headers.get("content-type", "").startswith("text/event-stream"):
-            return read_json(reply, self.name, address, self._decoder, self._answer_name), address
-        events = events_of(reply.content)
+    def _read(self, request: ModelRequest, reply: ModelReply, address: Address) -> Completion:
         try:
-            if (error := error_in(events)) is not None:
-                # The status that the error would have had: that of a failing server, unless it says more.
-                code = error["error"].get("code") if isinstance(error["error"], Mapping) else None
-                status = code if isinstance(code, int) and 400 <= code < 600 else 500
-                raise failure_of(status, error, f"{self.name} at {address.name}", address)
-            merged = self._answer_of(events)
-            answer = None if merged is None else self._decoder.decode(msgspec.json.encode(merged))
-        except _OTHER_FORM as broken:
-            raise unreadable(self._answer_name, reply.content, self.name, address) from broken
-        if answer is None:
+            try:
+                answer = self._answer_in(reply, address)
+                completion = self.completion_of(answer, request)
+                if isinstance(answer, dict):  # its values may have any type
+                    completion.model = answer.get("model") or self.name
+                    check_values(completion)
+            except _OTHER_FORM as error:
+                raise unreadable(self._answer_name, reply.content, self.name, address) from error
+        except UnreadableAnswer as error:  # the next one may be right, under the same key
+            raise ModelUnavailable(error.message, status=reply.status) from error
+        completion.model = completion.model or self.name
+        return completion
+
+    def _answer_in(self, reply: ModelReply, address: Address) -> Any:
+        if reply.status != 200 or not reply.headers.get("content-type", "").startswith("text/event-stream"):
+            return read_json(reply, self.name, address, self._decoder, self._answer_name)
+        events = events_of(reply.content)
+        if (error := error_in(events)) is not None:
+            # The status that the error would have had: that of a failing server, unless it says more.
+            code = error["error"].get("code") if isinstance(error["error"], Mapping) else None
+            status = code if isinstance(code, int) and 400 <= code < 600 else 500
+            raise failure_of(status, error, f"{self.name} at {address.name}", address)
+        merged = self._answer_of(events)
+        if merged is None:
             raise ModelUnavailable(f"{self.name} at {address.name} ended its stream before the end of its answer")
-        return answer, address
+        return self._decoder.decode(msgspec.json.encode(merged))
 
 
 def _root_of(url: str) -> str:
