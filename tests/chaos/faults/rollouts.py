@@ -145,12 +145,11 @@ def sampled_again(log: Path) -> int:
     return keys.total() - len(keys)
 
 
-# Share of requests, settings of the model, and the least share of rollouts with a return. An answer that cannot be
-# read is final, and 5 answers in a row are good with 0.8**5.
+# Share of requests, settings of the model, and the least share of rollouts with a return.
 ENDPOINT_FAULTS: dict[str, tuple[float, dict[str, Any], float]] = {
     "429": (0.2, {}, 1.0),
     "500": (0.2, {}, 0.95),
-    "garbage": (0.2, {}, 0.2),
+    "garbage": (0.2, {}, 0.95),
     "half": (0.2, {"stall_s": 5.0}, 0.95),
     "never": (0.02, {"timeout_s": 20.0, "stall_s": 1.0}, 0.95),
 }
