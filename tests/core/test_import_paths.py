@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import openenv.core
-from openenv.core._homes import HOMES
+from openenv.core._homes import HOMES, OTHERS
 from openenv.core.client_types import ObsT
 from openenv.core.env_server import interfaces
 from openenv.environment import Environment
@@ -70,7 +70,7 @@ def is_names_only(node: ast.stmt) -> bool:
 
 def homes_of(name: str) -> dict[str, str]:
     """For each name that a module has, in its `__all__` or as a submodule, the module that has it."""
-    homes = {entry: HOMES[entry] for entry in importlib.import_module(name).__all__}
+    homes = {entry: HOMES[entry] for entry in importlib.import_module(name).__all__} | OTHERS.get(name, {})
     submodules = {module for module in FILES if module.rpartition(".")[0] == name} - {"openenv.core._homes"}
     return homes | {module.rpartition(".")[2]: module for module in submodules}
 
@@ -97,7 +97,8 @@ def test_a_module_holds_names_and_nothing_else(name):
 def test_a_type_checker_and_a_program_see_the_same_names(name):
     homes = homes_of(name)
     submodules = {(name, entry) for entry, home in homes.items() if home == f"{name}.{entry}"}
-    assert set(imports_of(name)) == {*submodules, ("openenv.core._homes", "*")}
+    others = {(home, entry) for entry, home in OTHERS.get(name, {}).items()}
+    assert set(imports_of(name)) == {*submodules, *others, ("openenv.core._homes", "*")}
 
 
 def test_a_type_checker_finds_each_name_in_its_home():

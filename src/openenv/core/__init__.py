@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from . import env_client as env_client
     from . import evals as evals
     from . import generic_client as generic_client
+    from . import harness as harness
     from . import llm_client as llm_client
     from . import mcp_client as mcp_client
     from . import rubrics as rubrics

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from .._imports import lazy
@@ -42,6 +41,25 @@ if TYPE_CHECKING:
     from ..providers import *
     from ..providers.launch import hf_space_subdomain as hf_space_subdomain
     from ..providers.uv import GIT_URL_PREFIX as GIT_URL_PREFIX
+    from ..rollouts.collect_runner import *
+    from ..rollouts.collected import *
+    from ..rollouts.resource import HarnessAdapter as HarnessAdapter
+    from ..rollouts.resource import HarnessRolloutResult as HarnessRolloutResult
+    from ..rollouts.resource import HarnessRunLimits as HarnessRunLimits
+    from ..rollouts.resource import LoopOwningSession as LoopOwningSession
+    from ..rollouts.resource import ModelStep as ModelStep
+    from ..rollouts.resource import ModelStepResult as ModelStepResult
+    from ..rollouts.resource import ResourceSession as ResourceSession
+    from ..rollouts.resource import ResourceSessionFactory as ResourceSessionFactory
+    from ..rollouts.resource import RolloutEvent as RolloutEvent
+    from ..rollouts.resource import SessionMCPBridge as SessionMCPBridge
+    from ..rollouts.resource import SessionT as SessionT
+    from ..rollouts.resource import StepEnvSessionAdapter as StepEnvSessionAdapter
+    from ..rollouts.resource import ToolResult as ToolResult
+    from ..rollouts.resource import ToolTraceEntry as ToolTraceEntry
+    from ..rollouts.resource import TrainableSession as TrainableSession
+    from ..rollouts.resource import VerifyResult as VerifyResult
+    from ..rollouts.white_box import *
     from ..rubrics import *
     from ..server import HTTPEnvServer as HTTPEnvServer
     from ..server.app import GetEndpointConfig as GetEndpointConfig
@@ -57,7 +75,7 @@ if TYPE_CHECKING:
     from .env_server.web_interface import create_web_interface_app as create_web_interface_app
 
 if not TYPE_CHECKING:
-    __all__ = ["add_modules", "take"]
+    __all__ = ["take"]
 
 # By home, the names that existing code imports from `openenv.core`.
 _NAMES = {
@@ -137,9 +155,55 @@ _NAMES = {
 HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
-def take(
-    module: str, names: Iterable[str], homes: Mapping[str, str] = MappingProxyType({})
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+# Names that stand for something else in a package and its submodules.
+OTHERS = {
+    "openenv.core.harness": {
+        "Message": "openenv.rollouts.resource",
+        "_resolve_env_reward": "openenv.rollouts.white_box",
+    }
+}
+# The submodules of `openenv.core.harness` that have no files, and their names.
+_HARNESS_MODULES = {
+    "adapter": """
+        AgenticHarnessAdapter HarnessConfig HarnessError HarnessEvent HarnessEventType HarnessNotRunningError
+        HarnessResponse HarnessStartupError HarnessTurnTimeoutError Tool
+    """,
+    "bridge": """
+        HarnessError HarnessMCPBridge build_bridge_server
+    """,
+    "config": """
+        HarnessConfig HarnessTransport
+    """,
+    "environment": """
+        Action AgenticHarnessAdapter CallToolAction HarnessAction HarnessEnvironment HarnessError HarnessEvent
+        HarnessEventType HarnessMCPBridge HarnessNotRunningError HarnessTurnTimeoutError ListToolsAction
+        MCPEnvironment Observation State Tool build_bridge_server events_to_metadata resolve_tool_conflicts
+        run_async_safely
+    """,
+    "events": """
+        HarnessClientMessage HarnessEvent HarnessEventType HarnessProtocolError HarnessResponse
+        events_to_metadata
+    """,
+    "process": """
+        HarnessNotRunningError HarnessProcess HarnessStartupError
+    """,
+    "rollout": """
+        CLIHarnessAdapter HarnessAdapter HarnessRolloutResult HarnessRunLimits JsonRpcErrorCode JsonRpcResponse
+        LLMResponse LoopOwningSession MCPHarnessAdapter Message ModelStep ModelStepResult RESERVED_TOOL_NAMES
+        ResourceSession ResourceSessionFactory RolloutEvent SessionMCPBridge SessionT State
+        StepEnvSessionAdapter StepResult Tool ToolResult ToolTraceEntry TraceEntry TrainableSession
+        TrainingTrace VerifyResult _resolve_env_reward build_harness_rollout_func
+    """,
+    "tools": """
+        RESERVED_TOOL_NAMES Tool resolve_tool_conflicts
+    """,
+    "training": """
+        TrainingTrace TrainingTurn
+    """,
+}
+
+
+def take(module: str, names: Iterable[str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Make the `__getattr__` and `__dir__` of a module that re-exports names from their homes.
 
     The submodules of a package are also its attributes, and are imported when they are first used.
@@ -147,32 +211,27 @@ def take(
     Args:
         module: The module's `__name__`.
         names: The names in the module.
-        homes: Homes of names that stand for something else in other modules.
     """
-    get, listed = lazy(module, {name: HOMES[name] for name in names if name not in homes} | dict(homes))
+    package = module if "__path__" in vars(sys.modules[module]) else module.rpartition(".")[0]
+    others = OTHERS.get(package, {})
+    hidden = [name for name in others if name.startswith("_")]
+    get, listed = lazy(module, {name: others.get(name) or HOMES[name] for name in [*names, *hidden]})
 
     def get_or_import(name: str) -> Any:
-        if "__path__" in vars(sys.modules[module]) and name not in HOMES and find_spec(f"{module}.{name}"):
+        if package == module and name not in HOMES and find_spec(f"{module}.{name}"):
             return importlib.import_module(f"{module}.{name}")
         return get(name)
 
+    if module == "openenv.core.harness":
+        _add_modules(module, _HARNESS_MODULES)
     return get_or_import, listed
 
 
-def add_modules(package: str, modules: Mapping[str, Iterable[str]], homes: Mapping[str, str]) -> None:
-    """Adds submodules that have no files to a package: each re-exports names, as by `take`.
-
-    Args:
-        package: The package's `__name__`.
-        modules: The names of each, by the submodule's name.
-        homes: Homes of names that stand for something else in other modules.
-    """
+def _add_modules(package: str, modules: Mapping[str, str]) -> None:
+    """Adds submodules that have no files to a package: each re-exports names."""
     for name, names in modules.items():
-        full = f"{package}.{name}"
-        module: Any = module_from_spec(ModuleSpec(full, None))
-        listed = list(names)
-        module.__all__ = listed
-        sys.modules[full] = module
-        own = {each: home for each, home in homes.items() if each in listed}
-        module.__getattr__, module.__dir__ = take(full, listed, own)
+        module: Any = module_from_spec(ModuleSpec(f"{package}.{name}", None))
+        sys.modules[module.__name__] = module
+        module.__all__ = names.split()
+        module.__getattr__, module.__dir__ = take(module.__name__, module.__all__)
         setattr(sys.modules[package], name, module)

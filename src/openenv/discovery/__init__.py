@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         search_catalog,
         write_catalog,
     )
-    from .repository import build_catalog
+    from .git_catalog import build_catalog
 
 __all__ = [
     "ENVIRONMENT_MEDIA_TYPE",
@@ -39,6 +39,6 @@ __all__ = [
     "write_catalog",
 ]
 
-_HOMES = dict.fromkeys(__all__, "openenv.discovery.catalog") | {"build_catalog": "openenv.discovery.repository"}
+_HOMES = dict.fromkeys(__all__, "openenv.discovery.catalog") | {"build_catalog": "openenv.discovery.git_catalog"}
 
 __getattr__, __dir__ = _lazy(__name__, _HOMES)

@@ -1,6 +1,6 @@
 """Harnesses under their older names: `openenv.harness`, and resource sessions of `openenv.rollouts`.
 
-The submodules but `collect` have no files: `add_modules` makes them.
+The submodules but `collect` have no files: `take` makes them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from .._homes import *
 
 if TYPE_CHECKING:
-    from ...rollouts.resource import *  # type: ignore[assignment]
-    from ...rollouts.white_box import *
+    from ...rollouts.resource import Message as Message
     from ...rollouts.white_box import _resolve_env_reward as _resolve_env_reward
     from . import collect as collect
 
@@ -59,49 +58,4 @@ __all__ = [
     "resolve_tool_conflicts",
 ]
 
-# `Message` is another one in `openenv.core.env_server`.
-_HOMES = {
-    "Message": "openenv.rollouts.resource",
-    "_resolve_env_reward": "openenv.rollouts.white_box",
-}
-_MODULES = {
-    "adapter": """
-        AgenticHarnessAdapter HarnessConfig HarnessError HarnessEvent HarnessEventType HarnessNotRunningError
-        HarnessResponse HarnessStartupError HarnessTurnTimeoutError Tool
-    """,
-    "bridge": """
-        HarnessError HarnessMCPBridge build_bridge_server
-    """,
-    "config": """
-        HarnessConfig HarnessTransport
-    """,
-    "environment": """
-        Action AgenticHarnessAdapter CallToolAction HarnessAction HarnessEnvironment HarnessError HarnessEvent
-        HarnessEventType HarnessMCPBridge HarnessNotRunningError HarnessTurnTimeoutError ListToolsAction
-        MCPEnvironment Observation State Tool build_bridge_server events_to_metadata resolve_tool_conflicts
-        run_async_safely
-    """,
-    "events": """
-        HarnessClientMessage HarnessEvent HarnessEventType HarnessProtocolError HarnessResponse
-        events_to_metadata
-    """,
-    "process": """
-        HarnessNotRunningError HarnessProcess HarnessStartupError
-    """,
-    "rollout": """
-        CLIHarnessAdapter HarnessAdapter HarnessRolloutResult HarnessRunLimits JsonRpcErrorCode JsonRpcResponse
-        LLMResponse LoopOwningSession MCPHarnessAdapter Message ModelStep ModelStepResult RESERVED_TOOL_NAMES
-        ResourceSession ResourceSessionFactory RolloutEvent SessionMCPBridge SessionT State
-        StepEnvSessionAdapter StepResult Tool ToolResult ToolTraceEntry TraceEntry TrainableSession
-        TrainingTrace VerifyResult _resolve_env_reward build_harness_rollout_func
-    """,
-    "tools": """
-        RESERVED_TOOL_NAMES Tool resolve_tool_conflicts
-    """,
-    "training": """
-        TrainingTrace TrainingTurn
-    """,
-}
-
-__getattr__, __dir__ = take(__name__, __all__, _HOMES)
-add_modules(__name__, {name: names.split() for name, names in _MODULES.items()}, _HOMES)
+__getattr__, __dir__ = take(__name__, __all__)

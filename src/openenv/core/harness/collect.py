@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .._homes import *
-
-if TYPE_CHECKING:
-    from ...rollouts.collect_runner import *
-    from ...rollouts.collected import *
 
 __all__ = [
     "METADATA_FILENAME",
