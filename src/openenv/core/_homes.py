@@ -41,8 +41,16 @@ if TYPE_CHECKING:
     from ..providers import *
     from ..providers.launch import hf_space_subdomain as hf_space_subdomain
     from ..providers.uv import GIT_URL_PREFIX as GIT_URL_PREFIX
-    from ..rollouts.collect_runner import *
-    from ..rollouts.collected import *
+    from ..rollouts.collect_runner import CollectResult as CollectResult
+    from ..rollouts.collect_runner import CollectRunner as CollectRunner
+    from ..rollouts.collect_runner import RolloutSerializer as RolloutSerializer
+    from ..rollouts.collect_runner import build_model_step as build_model_step
+    from ..rollouts.collect_runner import push_to_hf_hub as push_to_hf_hub
+    from ..rollouts.collected import METADATA_FILENAME as METADATA_FILENAME
+    from ..rollouts.collected import README_FILENAME as README_FILENAME
+    from ..rollouts.collected import RESULTS_FILENAME as RESULTS_FILENAME
+    from ..rollouts.collected import EpisodeRecord as EpisodeRecord
+    from ..rollouts.collected import build_dataset_readme as build_dataset_readme
     from ..rollouts.resource import HarnessAdapter as HarnessAdapter
     from ..rollouts.resource import HarnessRolloutResult as HarnessRolloutResult
     from ..rollouts.resource import HarnessRunLimits as HarnessRunLimits
@@ -59,7 +67,9 @@ if TYPE_CHECKING:
     from ..rollouts.resource import ToolTraceEntry as ToolTraceEntry
     from ..rollouts.resource import TrainableSession as TrainableSession
     from ..rollouts.resource import VerifyResult as VerifyResult
-    from ..rollouts.white_box import *
+    from ..rollouts.white_box import CLIHarnessAdapter as CLIHarnessAdapter
+    from ..rollouts.white_box import MCPHarnessAdapter as MCPHarnessAdapter
+    from ..rollouts.white_box import build_harness_rollout_func as build_harness_rollout_func
     from ..rubrics import *
     from ..server import HTTPEnvServer as HTTPEnvServer
     from ..server.app import GetEndpointConfig as GetEndpointConfig

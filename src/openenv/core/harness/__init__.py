@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from .._homes import *
 
 if TYPE_CHECKING:
-    from ...rollouts.resource import Message as Message
+    from ...rollouts.resource import Message as Message  # type: ignore[assignment] # another one in env_server
     from ...rollouts.white_box import _resolve_env_reward as _resolve_env_reward
     from . import collect as collect
 
