@@ -9,7 +9,13 @@ import pytest
 from fastmcp import Client, FastMCP
 from pydantic import ValidationError
 
-from openenv.core.env_server.mcp_types import CallToolAction, ListToolsAction, Tool
+from openenv.core.env_server.mcp_types import (
+    CallToolAction,
+    CallToolObservation,
+    ListToolsAction,
+    ListToolsObservation,
+    Tool,
+)
 from openenv.core.harness import (
     HarnessAction,
     HarnessConfig,
@@ -76,9 +82,11 @@ async def test_the_agent_gets_the_tools_under_names_that_are_not_its_own() -> No
             assert {tool.name for tool in await client.list_tools()} == {"price", "env_bash"}
             assert (await client.call_tool("env_bash", {"command": "ls"})).data == "ran ls"
         listed = await env.step_async(ListToolsAction())
-        assert {tool.name for tool in listed.tools} == {"price", "bash"}  # type: ignore[attr-defined]
+        assert isinstance(listed, ListToolsObservation)
+        assert {tool.name for tool in listed.tools} == {"price", "bash"}
         called = await env.step_async(CallToolAction(tool_name="price", arguments={"item": "tea"}))
-        assert called.result.data == 3  # type: ignore[attr-defined]
+        assert isinstance(called, CallToolObservation)
+        assert called.result.data == 3
 
 
 async def test_a_step_needs_an_episode_and_an_action_of_its_own() -> None:
@@ -191,4 +199,4 @@ def test_a_configuration_needs_a_command_and_has_no_other_fields() -> None:
     with pytest.raises(ValidationError, match="command"):
         HarnessConfig(name="x", command=[])
     with pytest.raises(ValidationError, match="other"):
-        HarnessConfig(name="x", command=["x"], other=1)  # type: ignore[call-arg]
+        HarnessConfig.model_validate({"name": "x", "command": ["x"], "other": 1})

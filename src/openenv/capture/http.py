@@ -141,7 +141,10 @@ class HttpConnection(asyncio.Protocol):
     # Called by the parser.
 
     def on_message_begin(self) -> None:
-        self._url, self._headers, self._body, self._size = b"", {}, [], 0  # type: ignore[var-annotated]
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._size = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url

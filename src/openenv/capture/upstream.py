@@ -117,7 +117,7 @@ class InferenceClient:
             address = Address(address.root, address.sdk, api_key, {auth_header: api_key}, {})
         self.address = address
         self._sender: HttpSender | None = None
-        self._limits = {"timeout_s": timeout_s, "retries": retries, "backoff_s": backoff_s}
+        self._timeout_s, self._retries, self._backoff_s = timeout_s, retries, backoff_s
 
     def __repr__(self) -> str:
         return f"InferenceClient({self.address.name!r}, {self.served_model!r})"
@@ -220,7 +220,9 @@ class InferenceClient:
                 raise _StreamBroken(broken.message) if len(stream.chunks) > 1 else broken
             return reply, stream.chunks
 
-        return await within(call=attempt, what=self._name, **self._limits)  # type: ignore[arg-type]
+        return await within(
+            self._timeout_s, attempt, retries=self._retries, backoff_s=self._backoff_s, what=self._name
+        )
 
     @property
     def _name(self) -> str:
