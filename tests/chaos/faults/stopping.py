@@ -54,7 +54,7 @@ def rolling(trial: Trial) -> None:
     staying = trial.crowd(server.url, sessions=100, pace_s=0.1, first=1000)
     server.tell(signal.SIGHUP)
     replaced = holds(lambda: not old & set(server.pids()), ROLLING_S)
-    trial.check(
+    trial.in_time(
         replaced is not None,
         f"all workers are new after {replaced or 0:.1f} s",
         f"{len(old & set(server.pids()))} old workers left after {ROLLING_S:g} s",
