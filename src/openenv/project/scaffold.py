@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -58,7 +58,9 @@ class ProjectName:
         """
         fault = next(_faults(name, taken, place), None)
         if fault is not None:
-            raise UsageError(f"{name!r} cannot be the name of an environment: {fault}; try {_other(name, taken)!r}")
+            raise UsageError(
+                f"{name!r} cannot be the name of an environment: {fault}; try {valid_name(name, taken)!r}"
+            )
         return cls(name)
 
     @property
@@ -120,7 +122,7 @@ def _installed(name: str, place: Path | None) -> bool:
     return place is None or any(each.resolve() != place.resolve() for each in found)
 
 
-def _other(name: str, taken: frozenset[str]) -> str:
+def valid_name(name: str, taken: frozenset[str] = frozenset()) -> str:
     """A similar name that is valid."""
     plain = unicodedata.normalize("NFKD", Path(name).name).encode("ascii", "ignore").decode().lower()
     words = "_".join(re.findall("[a-z0-9]+", plain))[: MOST_CHARACTERS - len("env_") - len("_env")].strip("_")
@@ -197,18 +199,12 @@ class Scaffold:
         """
         folder = Path(os.path.abspath(output_dir)) / name  # noqa: PTH100 - `resolve` would follow links
         checked = ProjectName.checked(name, frozenset(bundled()), folder)
-        _check_free(folder)
+        check_free(folder)
         return cls(checked, template, folder)
 
     def files(self) -> dict[str, str]:
         """Contents of its files, by sorted paths in the project."""
-        found = {}
-        for root in (_TEMPLATES / _COMMON, _TEMPLATES / f"{self.template.replace('-', '_')}_env"):
-            for path in root.rglob("*"):
-                relative = path.relative_to(root)
-                if path.is_file() and not any(map(_NOT_OURS.fullmatch, relative.parts)):
-                    found[self._named(relative.as_posix())] = self._named(path.read_text(encoding="utf-8"))
-        return dict(sorted(found.items()))
+        return template_files(f"{self.template.replace('-', '_')}_env", self.name)
 
     def make(self) -> list[str]:
         """Writes the whole project, or no file if this fails or is interrupted.
@@ -219,28 +215,61 @@ class Scaffold:
         Raises:
             UsageError: The folder cannot be written, or another program has created it meanwhile.
         """
-        files = self.files()
-        try:
-            with whole_or_not_at_all(self.folder) as beside:
-                for path, text in files.items():
-                    file = beside / path
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    file.write_text(text, encoding="utf-8", newline="\n")
-        except OSError as error:
-            _check_free(self.folder)
-            raise UsageError(
-                f"{self.folder} cannot be written: {error.strerror or error}; choose another place with --output-dir"
-            ) from None
-        return list(files)
+        return write_files(self.folder, self.files())
 
-    def _named(self, text: str) -> str:
-        """A file of a template with the name of this project filled in."""
-        name = self.name
-        words = {"my_env": name.package, "My env": name.title, "My": name.prefix}
+
+def template_files(folder: str, name: ProjectName) -> dict[str, str]:
+    """Contents of the files of a template for a project of that name, by sorted paths in the project.
+
+    Args:
+        folder: Folder of the template; the files that all templates share are added.
+        name: Name of the project.
+    """
+    words = {"my_env": name.package, "My env": name.title, "My": name.prefix}
+
+    def named(text: str) -> str:
         return _PLACEHOLDER.sub(lambda found: words[found[0]], text)
 
+    found = {}
+    for root in (_TEMPLATES / _COMMON, _TEMPLATES / folder):
+        for path in root.rglob("*"):
+            relative = path.relative_to(root)
+            if path.is_file() and not any(map(_NOT_OURS.fullmatch, relative.parts)):
+                found[named(relative.as_posix())] = named(path.read_text(encoding="utf-8"))
+    return dict(sorted(found.items()))
 
-def _check_free(folder: Path) -> None:
+
+def write_files(folder: Path, files: Mapping[str, str | Path]) -> list[str]:
+    """Writes a whole project, or no file if this fails or is interrupted.
+
+    Args:
+        folder: Its folder.
+        files: Contents of its files, or files to copy, by their paths in the folder.
+
+    Returns:
+        The paths of its files in its folder.
+
+    Raises:
+        UsageError: The folder cannot be written, or another program has created it meanwhile.
+    """
+    try:
+        with whole_or_not_at_all(folder) as beside:
+            for path, content in files.items():
+                file = beside / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                if isinstance(content, Path):
+                    shutil.copy(content, file)
+                else:
+                    file.write_text(content, encoding="utf-8", newline="\n")
+    except OSError as error:
+        check_free(folder)
+        raise UsageError(
+            f"{folder} cannot be written: {error.strerror or error}; choose another place with --output-dir"
+        ) from None
+    return list(files)
+
+
+def check_free(folder: Path) -> None:
     """Raises `UsageError` if the path exists and is not an empty folder."""
     try:
         free = not folder.is_symlink() and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir())))

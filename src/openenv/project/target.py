@@ -6,12 +6,14 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import json
 import linecache
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import parse_qsl
 
 from ..errors import ImportFailed, NotAProject, OpenEnvError, UsageError
 
@@ -113,10 +115,10 @@ def _reason(error: BaseException) -> str:
 
 _KINDS = (
     "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, pettingzoo:MODULE, envpool:TASK_ID, "
-    "pufferlib:NAME, verifiers:NAME, or a bundled environment"
+    "pufferlib:NAME, verifiers:NAME, inspect:TASK, ors:URL, or a bundled environment"
 )
 # The functions that make apps or classes of other packages' environments, in the modules of the same names.
-_ADAPTERS = {
+ADAPTERS = {
     "envpool": "envpool_batch",
     "gymnasium": "gymnasium_app",
     "pettingzoo": "pettingzoo_app",
@@ -131,7 +133,8 @@ def load(target: str) -> Any:
     Args:
         target: `module:attribute` (an app or an Environment class), a folder with `openenv.yaml`,
             `gymnasium:ENV_ID?key=value`, `pettingzoo:MODULE?key=value`, `envpool:TASK_ID?num_envs=256`,
-            `pufferlib:NAME?num_envs=256`, `verifiers:NAME?key=value`, or the name of a bundled environment.
+            `pufferlib:NAME?num_envs=256`, `verifiers:NAME?key=value`, `inspect:TASK?key=value`,
+            `ors:URL`, or the name of a bundled environment.
 
     Raises:
         UsageError: The target does not exist; the message names it and the searched places.
@@ -140,12 +143,10 @@ def load(target: str) -> Any:
         MissingExtra: The target needs a package that is not installed.
     """
     adapter, colon, text = target.partition(":")
-    if colon and adapter in _ADAPTERS:
-        from ..adapters.gymnasium import parse_target  # noqa: PLC0415 - an extra
-
+    if colon and adapter in ADAPTERS:
         name, arguments = parse_target(text)
         search(Path.cwd())
-        make = getattr(importlib.import_module(f"openenv.adapters.{adapter}"), _ADAPTERS[adapter])
+        make = getattr(importlib.import_module(f"openenv.adapters.{adapter}"), ADAPTERS[adapter])
         made = make(name, **arguments)
         if not isinstance(made, type):
             return made
@@ -168,6 +169,35 @@ def load(target: str) -> Any:
         raise UsageError(f"{target!r} cannot be served:{meant} use {_KINDS} ({', '.join(bundled())})")
     search(Path.cwd())
     return _app_of(module, attribute, target)
+
+
+def parse_target(text: str) -> tuple[str, dict[str, Any]]:
+    """Parses `NAME?key=value&key=value`, with percent-encoding.
+
+    A value that is valid JSON is parsed, and any other is a string: `sab=true` is a bool, `map_name=8x8` a str.
+
+    Returns:
+        The environment's name, and its keyword arguments.
+
+    Raises:
+        UsageError: The text has no name, or its arguments do not have that form.
+    """
+    name, _, query = text.partition("?")
+    if not name:
+        raise UsageError(f"{text!r} names no environment: write NAME?key=value&key=value")
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError as error:
+        raise UsageError(f"the arguments in {text!r} are not of the form key=value&key=value: {error}") from error
+    arguments: dict[str, Any] = {}
+    for key, value in pairs:
+        try:
+            arguments[key] = json.loads(value, parse_constant=float)
+        except ValueError:
+            arguments[key] = value
+    if len(arguments) < len(pairs):
+        raise UsageError(f"an argument is given twice in {text!r}")
+    return name, arguments
 
 
 def is_project(target: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..._imports import lazy
 from ...errors import MissingExtra
+from ...project.target import parse_target
 
 try:
     import gymnasium as _gymnasium  # noqa: F401
@@ -23,7 +24,6 @@ from .environment import (
     GymnasiumState,
     gymnasium_app,
     gymnasium_environment,
-    parse_target,
 )
 
 if TYPE_CHECKING:

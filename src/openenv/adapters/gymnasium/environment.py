@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import parse_qsl
 from uuid import uuid4
 
 import gymnasium
@@ -269,32 +267,3 @@ def gymnasium_app(env_id: str, *, vectorized: bool = False, **kwargs: Any) -> Fa
     from .batched import gymnasium_batch  # noqa: PLC0415 - it imports this module
 
     return create_app(gymnasium_batch(env_id, **kwargs), name=env_id)
-
-
-def parse_target(text: str) -> tuple[str, dict[str, Any]]:
-    """Parses `ENV_ID?key=value&key=value`, with percent-encoding.
-
-    A value that is valid JSON is parsed, and any other is a string: `sab=true` is a bool, `map_name=8x8` a str.
-
-    Returns:
-        The environment's name and the keyword arguments for `gymnasium.make`.
-
-    Raises:
-        UsageError: The text has no name, or its arguments do not have that form.
-    """
-    env_id, _, query = text.partition("?")
-    if not env_id:
-        raise UsageError(f"{text!r} names no environment: write ENV_ID?key=value&key=value")
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-    except ValueError as error:
-        raise UsageError(f"the arguments in {text!r} are not of the form key=value&key=value: {error}") from error
-    kwargs: dict[str, Any] = {}
-    for key, value in pairs:
-        try:
-            kwargs[key] = json.loads(value, parse_constant=float)
-        except ValueError:
-            kwargs[key] = value
-    if len(kwargs) < len(pairs):
-        raise UsageError(f"an argument is given twice in {text!r}")
-    return env_id, kwargs
