@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openenv.client import EnvClient, MCPToolClient, SyncEnvClient, memory
+from openenv.client import EnvClient, MCPToolClient, SyncEnvClient, VectorEnvClient, memory
 from openenv.client.connection import ClientConnectionV2
 from openenv.envs.benchmark.client import BenchmarkEnv
 from openenv.envs.benchmark.models import BenchmarkAction
@@ -25,6 +25,7 @@ from openenv.errors import (
     Draining,
     NotForkable,
     QueueTimeout,
+    ResetRequired,
     ServerFull,
     SessionLost,
     StepFailed,
@@ -387,3 +388,82 @@ def test_calls_that_end_leave_no_errors_in_the_log(caplog):
             with pytest.raises(StepFailed):
                 env.step(ProbeAction(kind="raise"))
     assert len([record for record in caplog.records if record.name == "openenv.server"]) == 1
+
+
+# Between the environments of a vector.
+
+
+def vector_of(environment: Any, most: int = 8, **options: Any) -> VectorEnvClient[ProbeAction, ProbeObservation]:
+    return VectorEnvClient(WalkEnv, app=server_of(environment, most), num_envs=4, **options)
+
+
+async def walked_each(envs: Any, env_ids: list[int]) -> dict[int, Any]:
+    await envs.send([ProbeAction(number=1)] * len(env_ids), env_ids)
+    return {env_id: result.observation.value for env_id, result in await envs.recv(len(env_ids))}
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+async def test_environments_of_a_vector_go_on_as_the_one_that_they_copy(connections):
+    async with vector_of(Walk, connections=connections) as envs:
+        await envs.reset(seeds=[5, 6], env_ids=[0, 1])
+        await walked_each(envs, [0, 1])
+        assert await envs.fork(0, [1, 3]) == [None, None]
+        ways = await walked_each(envs, [0, 1, 3])
+        assert ways[0] == ways[1] == ways[3]
+        results = await envs.reset()
+        assert not any(result.error for result in results)
+
+
+async def test_what_cannot_be_copied_is_the_error_of_each():
+    async with vector_of(Locked) as envs:
+        await envs.reset(env_ids=[0, 1])
+        before = await walked_each(envs, [0])
+        failures = await envs.fork(0, [1, 2])
+        assert [type(failure) for failure in failures] == [NotForkable] * 2
+        assert len((await walked_each(envs, [0]))[0]) == len(before[0]) + 1
+        await envs.send([ProbeAction()], [1])
+        assert isinstance((await envs.recv())[0].result.error, ResetRequired)
+
+
+async def test_a_full_server_copies_as_many_as_it_has_slots_for():
+    async with vector_of(Walk, most=2) as envs:
+        await envs.reset(env_ids=[0])
+        failures = await envs.fork(0, [1, 2])
+        assert sorted(str(type(failure).__name__) for failure in failures) == ["NoneType", "ServerFull"]
+        # A copy takes the place of the session that its environment had.
+        await envs.fork(0, [1])
+        assert not any(await envs.fork(0, [1] if failures[0] is None else [2]))
+
+
+async def test_only_an_environment_with_an_episode_is_copied():
+    async with vector_of(Walk) as envs:
+        with pytest.raises(UsageError, match="environment 0 cannot be copied"):
+            await envs.fork(0, [1])
+        await envs.reset(env_ids=[0, 1])
+        with pytest.raises(UsageError, match="each environment once"):
+            await envs.fork(0, [0])
+        await envs.send([ProbeAction()], [1])
+        with pytest.raises(UsageError, match="calls on their way"):
+            await envs.fork(0, [1])
+        await envs.recv()
+
+
+async def test_a_copy_that_is_given_up_leaves_no_session():
+    app = server_of(Walk, most=3)
+    async with VectorEnvClient(WalkEnv, app=app, num_envs=2) as envs:
+        await envs.reset(env_ids=[0])
+        forking = asyncio.ensure_future(envs.fork(0, [1]))
+        await asyncio.sleep(0)
+        forking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await forking
+        await until(lambda: app.state.openenv.active_sessions == 1)
+        await walked_each(envs, [0])
+
+
+def test_a_copy_needs_protocol_v2(monkeypatch):
+    monkeypatch.setattr(memory, "SUBPROTOCOL", None)
+    with vector_of(Walk) as envs:
+        envs.reset()
+        with pytest.raises(UsageError, match="protocol v2"):
+            envs.fork(0, [1])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from openenv.environment import Environment
+from openenv.errors import NotForkable
 from openenv.rollouts import ChatMessage, Completion, ModelRequest, TokenUsage
 from openenv.types import Action, Observation, State
 
@@ -35,12 +36,14 @@ class Sums(Environment[Add, Total, State]):
 
     Attributes:
         resets: Number of resets by seed, in this process.
+        taken: Number of steps.
         live: Number of environments, and the most there were.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
     execution = "inline"
     resets: Counter[int] = Counter()
+    taken: int = 0
     live: int = 0
     most_live: int = 0
 
@@ -52,7 +55,7 @@ class Sums(Environment[Add, Total, State]):
     @classmethod
     def forget(cls) -> None:
         """Begins to count anew."""
-        cls.resets = Counter()
+        cls.resets, cls.taken = Counter(), 0
         cls.most_live = cls.live
 
     def reset(
@@ -69,6 +72,7 @@ class Sums(Environment[Add, Total, State]):
         if not 1 <= action.by <= 9:
             raise ValueError(f"{action.by} is not from 1 to 9")
         self.steps += 1
+        type(self).taken += 1
         if self.fault == "raise" and self.steps == 2:
             raise RuntimeError("broken")
         self.total += action.by + (self.resets[self.seed] if self.fault == "random" else 0)
@@ -78,6 +82,14 @@ class Sums(Environment[Add, Total, State]):
     @property
     def state(self) -> State:
         return State(step_count=self.steps)
+
+    def save_state(self) -> Any:
+        if self.fault in {"locked", "random"}:
+            raise NotForkable("no copies")
+        return self.seed, self.total, self.steps, self.length, self.fault
+
+    def load_state(self, state: Any) -> None:
+        self.seed, self.total, self.steps, self.length, self.fault = state
 
     def close(self) -> None:
         type(self).live -= 1

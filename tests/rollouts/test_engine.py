@@ -7,7 +7,7 @@ import importlib
 import itertools
 import json
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +26,7 @@ from openenv.errors import (
 )
 from openenv.evals.sampler import TaskSampler
 from openenv.rollouts import (
+    ChatMessage,
     Completion,
     Rollout,
     RolloutBudget,
@@ -571,7 +572,47 @@ async def test_forks_make_a_tree() -> None:
     assert [len(group.rollouts) for group in groups] == [4, 4, 4]
 
 
-async def test_an_environment_that_is_not_deterministic_cannot_be_forked() -> None:
+@pytest.mark.parametrize(
+    ("fault", "address", "forks", "taken"),
+    [
+        ("", Sums, {"copied": 9}, 21),
+        ("locked", Sums, {"NotForkable": 9}, 36),
+        ("", app_of(most=1), {"ServerFull": 9}, 36),
+    ],
+)
+async def test_a_fork_is_copied_on_the_server_or_else_repeats_its_steps(
+    fault: str, address: Any, forks: dict[str, int], taken: int
+) -> None:
+    def answer(messages: Sequence[ChatMessage]) -> Any:
+        return {"by": len(messages) % 9 + 1}
+
+    tasks = [RolloutTask(seed=seed, arguments={"fault": fault}) for seed in range(3)]
+    Sums.forget()
+    async with rollouts(address, ScriptedModel(answer), tasks, sessions=9, fork=lambda rollout: 1) as run:
+        groups = [group async for group in run]
+    assert (dict(run.progress.forks), Sums.taken) == (forks, taken)
+    for group in groups:
+        first, *others = group.rollouts
+        assert len(others) == 3
+        for other in others:
+            assert other.reward == first.reward
+            assert [(turn.prompt, turn.completion) for turn in other.turns] == [
+                (turn.prompt, turn.completion) for turn in first.turns
+            ]
+            assert [step.observation for turn in other.turns for step in turn.steps] == [
+                step.observation for turn in first.turns for step in turn.steps
+            ]
+
+
+async def test_more_forks_than_slots_repeat_their_steps() -> None:
+    fork: Any = lambda rollout: 5 * (len(rollout.turns) == 1 and rollout.forked_from is None)  # noqa: E731
+    async with rollouts(Sums, adding(), [1], sessions=2, fork=fork) as run:
+        (group,) = [group async for group in run]
+    assert group.rewards == [6.0] * 6
+    assert run.progress.forks == {"copied": 2, "CapacityError": 3}
+
+
+async def test_an_environment_that_is_neither_deterministic_nor_forkable_has_no_forks() -> None:
     task = RolloutTask(seed=2, arguments={"fault": "random"})
     (group,) = await played(adding(), [task], fork=lambda rollout: int(len(rollout.turns) == 1))
     (failed,) = group.failed

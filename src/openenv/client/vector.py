@@ -124,6 +124,10 @@ class SyncVectorEnvClient(Generic[ActT, ObsT]):
         """See `VectorEnvClient.send`."""
         self._client.blocking(self._client.send(actions, env_ids))
 
+    def fork(self, env_id: int, env_ids: Sequence[int]) -> list[OpenEnvError | None]:
+        """See `VectorEnvClient.fork`."""
+        return self._client.blocking(self._client.fork(env_id, env_ids))
+
     def recv(self, min_ready: int = 1, timeout_s: float | None = None) -> list[Finished[ObsT]]:
         """See `VectorEnvClient.recv`."""
         return self._client.blocking(self._client.recv(min_ready, timeout_s))
@@ -370,6 +374,27 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         ]
         await self.connect()
         self._state.step(slots, given, first_finished=True)
+
+    async def fork(self, env_id: int, env_ids: Sequence[int]) -> list[OpenEnvError | None]:
+        """Gives environments copies of the session of another one: the same episode, the same future random numbers.
+
+        The session that an environment had is closed. The copies share the connection of the original.
+
+        Args:
+            env_id: The environment to copy.
+            env_ids: The other environments.
+
+        Returns:
+            For each of `env_ids`, None, or why it has no copy, such as `NotForkable` or `ServerFull`: it has no
+            session then, and needs a reset.
+
+        Raises:
+            UsageError: The environment to copy has no running episode, or no protocol v2; one has calls in flight, or
+                is given twice; the client records.
+        """
+        source, *targets = self._pick([env_id, *env_ids])
+        await self.connect()
+        return await self._state.fork(source, targets)
 
     async def recv(self, min_ready: int = 1, timeout_s: float | None = None) -> list[Finished[ObsT]]:
         """Takes the results of calls that were begun with `send` or `send_reset`, first finished first.

@@ -282,6 +282,17 @@ class VectorState:
             batch.finish()
             raise
 
+    async def fork(self, source: EnvSlot, targets: Sequence[EnvSlot]) -> list[OpenEnvError | None]:
+        """Gives environments copies of the session of another one. See `VectorEnvClient.fork`."""
+        self._refuse_busy([source, *targets])
+        if source.group is None or not source.playing or self._record is not None:
+            raise UsageError(
+                f"environment {source.index} cannot be copied: it needs an episode that runs, a server with protocol "
+                "v2, and a client without record="
+            )
+        forks = (source.group.fork(source, target, self._timeout_s) for target in targets)
+        return list(await asyncio.gather(*forks))
+
     async def received(self, least: int, timeout_s: float | None) -> list[tuple[int, EnvOutcome]]:
         """Takes the outcomes that are ready, as soon as there are `least` of them or the time is over.
 
@@ -477,6 +488,36 @@ class VectorSessions(SessionGroup[EnvSlot]):
         """Ends the session of a slot, which gets one on another connection."""
         self.link.post("close", {"session": slot.session})
         self._leave(slot)
+
+    async def fork(self, source: EnvSlot, target: EnvSlot, timeout_s: float | None) -> OpenEnvError | None:
+        """Gives a slot a copy of another one's session. The session that it had is closed first.
+
+        Returns:
+            None; or why the slot has no session now: the server cannot copy it, is full, or did not answer.
+        """
+        link, session, token = self.link, new_secret(), new_secret()
+        try:
+            async with asyncio.timeout(timeout_s):
+                if target.group is not None:
+                    closing = target.group.link.request("close", {"session": target.session})
+                    target.group._leave(target)
+                    await closing
+                await link.request("fork", {"session": source.session, "new": session, "token": token, "wait_s": 0.0})
+            if link.error is not None:
+                raise link.error
+        except BaseException as error:
+            link.post("close", {"session": session})
+            if isinstance(error, OpenEnvError):
+                return error
+            if not isinstance(error, TimeoutError):
+                raise
+            late = f"environment {target.index}: no reply to fork within {timeout_s:g} s (message_timeout_s)"
+            return call_timeout(late, link)
+        target.assign_session(self, session, token)
+        target.begin_reset({})
+        target.opened = target.playing = True
+        self._sessions[session] = target
+        return None
 
     # Batches.
 

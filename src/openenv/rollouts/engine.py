@@ -32,7 +32,7 @@ from .model import Model, Sampling
 from .options import RolloutBudget, RolloutOptions
 from .play import Diverged, Player, Stale, outcome_of
 from .records import Rollout, RolloutFailure, RolloutGroup, RolloutOutcome, RolloutTask
-from .sessions import SessionPool
+from .sessions import ForkedSession, SessionPool
 
 if TYPE_CHECKING:
     from ..chat import Chat
@@ -107,8 +107,9 @@ def rollouts(
             groups that the consumer has taken do not come again. None: nothing is recorded.
         keep: Called with a group after each of its rollouts. False drops the group and cancels its other rollouts.
         fork: Called with a rollout after each turn after which it goes on. Returns how many forks join its group, for
-            best-of-N and trees: they begin with the same turns, which are repeated in sessions of their own and not
-            sampled again, and go on by themselves. In an environment that does not repeat its results, a fork fails.
+            best-of-N and trees: they begin with the same turns and go on by themselves. The server copies the session
+            for each, and keeps up to `sessions` copies until they are played. Where it cannot, a session of the fork
+            repeats the steps; if the results then differ, the fork fails. `progress.forks` counts both.
         ahead: Most finished groups that wait for the consumer; no other group begins then. None for as many as
             `sessions` can play at the same time.
         policy_version: Returns the version of the policy; called before each call of the model.
@@ -172,7 +173,9 @@ class RolloutRun:
         self._model = model
         self._options = options
         self._source = tasks
-        self._pool = SessionPool(options.sessions, options.connections, **client_options)
+        self._pool = SessionPool(
+            options.sessions, options.connections, options.sessions * (options.fork is not None), **client_options
+        )
         self._live: dict[str, LiveGroup] = {}
         self._pending: deque[PendingRollout] = deque()
         self._finished: deque[LiveGroup] = deque()
@@ -324,6 +327,9 @@ class RolloutRun:
                 self._changed.clear()
                 await self._changed.wait()
             member = self._pending.popleft()
+            if member.fork is not None:
+                self._pool.exchange(slot, member.fork.slot)
+                slot = member.fork.slot
             if member.live.over:
                 self._pool.give_back(slot)
             else:
@@ -415,8 +421,9 @@ class RolloutRun:
         backoff, waited_s = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S), 0.0
         while True:
             error: OpenEnvError
+            fork, member.fork = member.fork, None
             try:
-                rollout.outcome = await self._player.play(rollout, slot, member.restarts)
+                rollout.outcome = await self._player.play(rollout, slot, member.restarts, fork)
                 break
             except (Diverged, Stale) as void:
                 if not self._restart(rollout, member, isinstance(void, Stale)):
@@ -436,9 +443,12 @@ class RolloutRun:
         _sum_up(rollout)
         return True
 
-    def _fork(self, rollout: Rollout, count: int) -> None:
-        """Adds forks of a rollout to its group. Each repeats the turns so far in a session of its own."""
+    async def _fork(self, rollout: Rollout, count: int, start: ForkedSession) -> None:
+        """Adds forks of a rollout to its group. Without a copied session, a fork repeats the turns."""
+        if not count:
+            return
         live, turns = self._live[rollout.group], list(rollout.turns)
+        members: list[PendingRollout] = []
         for _ in range(count):
             number = live.new_member()
             rollout_id = f"{rollout.group}-{number}"
@@ -446,8 +456,17 @@ class RolloutRun:
             if self.journal is not None:
                 self.journal.group(live.begun)
                 self.journal.turns(rollout_id, turns)
-            self._pending.appendleft(PendingRollout(live, number, turns))
-        self._changed.set()
+            members.append(PendingRollout(live, number, turns))
+        try:
+            slots, errors = await self._pool.fork(start.slot, count)
+            waiting = count - len(slots) - len(errors)
+            self.progress.forks.update(["copied"] * len(slots) + [CapacityError.__name__] * waiting)
+            self.progress.forks.update(type(error).__name__ for error in errors)
+            for member, slot in zip(members, slots, strict=False):
+                member.fork = ForkedSession(slot, start.episode_id, start.messages[:], start.history.copy())
+        finally:
+            self._pending.extendleft(members)
+            self._changed.set()
 
     def _restart(self, rollout: Rollout, member: PendingRollout, stale: bool) -> bool:
         """Begins a rollout from scratch: its answers so far are void. False: it is dropped instead."""

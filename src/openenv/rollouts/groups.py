@@ -15,6 +15,7 @@ from ..errors import InvalidArgument
 from ..evals.sampler import SampledTask, TaskSampler
 from .journal import GroupBegun, RecordedGroup
 from .records import Rollout, RolloutGroup, RolloutOutcome, RolloutTask, TokenUsage, Turn
+from .sessions import ForkedSession
 
 TaskSource = Iterable[RolloutTask | int] | AsyncIterable[RolloutTask | int] | TaskSampler
 """Tasks of a run: tasks, or seeds; perhaps those of a sampler."""
@@ -29,6 +30,8 @@ class RolloutProgress:
         errors: Number of failed rollouts by class of the error.
         retries: Attempts that failed because of the infrastructure and were repeated.
         stale: Rollouts that were too old for the policy.
+        forks: Number of forks by how they began: `copied` on the server, or the class of the error because of which
+            their turns were repeated; `CapacityError` if as many copies as `sessions` waited to be played.
         turns, usage: Turns of the finished rollouts, and their tokens and money.
         answers: Answers of the model, also those of rollouts that go on.
         total_reward, rewarded: Sum of the returns, and number of rollouts that have one.
@@ -40,6 +43,7 @@ class RolloutProgress:
     errors: Counter[str] = field(default_factory=Counter)
     retries: int = 0
     stale: int = 0
+    forks: Counter[str] = field(default_factory=Counter)
     turns: int = 0
     answers: int = 0
     usage: TokenUsage = field(default_factory=TokenUsage)
@@ -129,6 +133,7 @@ class PendingRollout:
         turns: The turns that it has already.
         restarts: How often it began from scratch.
         failures: Attempts that failed because of the infrastructure.
+        fork: A session that has had its turns; None: they are repeated.
     """
 
     live: LiveGroup
@@ -136,6 +141,7 @@ class PendingRollout:
     turns: list[Turn] = field(default_factory=list)
     restarts: int = 0
     failures: int = 0
+    fork: ForkedSession | None = None
 
 
 class TaskFeed:

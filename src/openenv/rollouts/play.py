@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from .episode import check_invalid, reply_to, take_step
 from .model import Completion, Model, ModelRequest, Sampling
 from .options import RolloutOptions
 from .records import ChatMessage, Rollout, RolloutOutcome, TokenUsage, Turn, context_of
-from .sessions import Result, SessionPool
+from .sessions import ForkedSession, Result, SessionPool
 from .tokens import PrefixBroken, TokenHistory
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Player:
         run_id: Id of the run.
         requests: Limits the calls of the model at the same time.
         progress: Counts its answers.
-        fork: Adds a number of forks of a rollout to its group.
+        fork: Adds a number of forks of a rollout, whose session and conversation they copy, to its group.
     """
 
     sessions: SessionPool
@@ -67,15 +67,18 @@ class Player:
     run_id: str
     requests: asyncio.Semaphore
     progress: RolloutProgress
-    fork: Callable[[Rollout, int], None]
+    fork: Callable[[Rollout, int, ForkedSession], Awaitable[None]]
 
-    async def play(self, rollout: Rollout, slot: int, restarts: int) -> RolloutOutcome:
+    async def play(
+        self, rollout: Rollout, slot: int, restarts: int, fork: ForkedSession | None = None
+    ) -> RolloutOutcome:
         """Plays a rollout to its end. Turns that it has already are repeated in the environment, not sampled again.
 
         Args:
             rollout: The rollout; gets the turns.
             slot: Its slot in `sessions`.
             restarts: How often the rollout began from scratch.
+            fork: The session, if it has had the turns already.
 
         Raises:
             Diverged: The environment does not repeat the results of the turns that the rollout has; `NotForkable` if
@@ -88,13 +91,13 @@ class Player:
         conversation = _Conversation(self, rollout, slot, recorded, restarts)
         try:
             async with asyncio.timeout(self.options.budget.seconds) as limit:
-                return await conversation.outcome()
+                return await conversation.outcome(fork)
         except Diverged:
             if rollout.forked_from is None:
                 raise
             raise NotForkable(
-                "the environment does not repeat its results, so a rollout cannot be forked by repeating its steps: "
-                "make it deterministic by its seed"
+                "the server could not copy the session, and the environment does not repeat its results: make it "
+                "forkable (save_state), or deterministic by its seed"
             ) from None
         except TimeoutError as error:
             if limit.expired() and not isinstance(error, OpenEnvError):
@@ -122,13 +125,11 @@ class _Conversation:
         limit = player.options.budget.invalid
         self._most_invalid = player.view.chat.max_invalid if limit is None else limit
 
-    async def outcome(self) -> RolloutOutcome:
-        player, rollout, slot = self._player, self._rollout, self._slot
-        first = await player.sessions.reset(slot, rollout.task.reset_arguments)
-        if first.metadata:
-            rollout.episode_id = first.metadata.get("episode_id")
-        self._messages += player.view.begin(first.observation)
-        if first.done:
+    async def outcome(self, fork: ForkedSession | None) -> RolloutOutcome:
+        player, rollout = self._player, self._rollout
+        if fork is not None:
+            self._continue(fork)
+        elif (first := await self._begin()).done:
             return _end(first.truncated)
         while True:
             try:
@@ -148,7 +149,25 @@ class _Conversation:
             if (spent := self._spent(turn)) is not None:
                 return spent
             if player.options.fork is not None and len(rollout.turns) > len(self._recorded):
-                player.fork(rollout, player.options.fork(rollout))
+                start = ForkedSession(self._slot, rollout.episode_id, self._messages, self._history)
+                await player.fork(rollout, player.options.fork(rollout), start)
+
+    async def _begin(self) -> Result:
+        """Begins the episode and the conversation."""
+        first = await self._player.sessions.reset(self._slot, self._rollout.task.reset_arguments)
+        if first.metadata:
+            self._rollout.episode_id = first.metadata.get("episode_id")
+        self._messages += self._player.view.begin(first.observation)
+        return first
+
+    def _continue(self, fork: ForkedSession) -> None:
+        """Takes the turns of the rollout as they are, since the session has had them."""
+        rollout = self._rollout
+        self._messages, self._history, rollout.episode_id = [*fork.messages], fork.history, fork.episode_id
+        rollout.turns = [msgspec.structs.replace(turn, steps=turn.steps[:]) for turn in self._recorded]
+        for turn in rollout.turns:
+            rollout.usage.add(turn.usage)
+            rollout.invalid_actions += sum(step.error is not None for step in turn.steps)
 
     def _spent(self, turn: Turn) -> RolloutOutcome | None:
         """Which part of the budget is used up."""

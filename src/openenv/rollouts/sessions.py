@@ -5,17 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from ..client import GenericEnvClient, VectorEnvClient
-from ..errors import OpenEnvError
+from ..errors import OpenEnvError, UsageError
 from ..types import StepResult
+from .records import ChatMessage
+from .tokens import TokenHistory
 
 Result = StepResult[dict[str, Any]]
 
 # One connection serves that many sessions without being what they wait for.
 _SESSIONS_A_CONNECTION = 512
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForkedSession:
+    """A session with a copy of what another rollout's had after some turns, and the conversation of these turns.
+
+    Attributes:
+        slot: Its slot.
+        episode_id: The episode that it goes on with.
+        messages: The messages so far.
+        history: Their tokens.
+    """
+
+    slot: int
+    episode_id: str | None
+    messages: Sequence[ChatMessage]
+    history: TokenHistory
 
 
 class SessionPool:
@@ -26,18 +46,22 @@ class SessionPool:
     Args:
         slots: Number of slots: most sessions at the same time.
         connections: Number of connections; None for one for each 512 sessions and at least one for each server.
+        spare: Number of further slots, which hold forks until their rollouts take the slot of another one.
         options: Arguments of `GenericEnvClient`.
 
     Attributes:
         client: The client.
     """
 
-    def __init__(self, slots: int, connections: int | None, **options: Any):
+    def __init__(self, slots: int, connections: int | None, spare: int, **options: Any):
         urls = options.get("base_url")
         servers = len(urls) if isinstance(urls, list | tuple) else 1
         count = connections or max(servers, -(-slots // _SESSIONS_A_CONNECTION))
-        self.client = VectorEnvClient(GenericEnvClient, num_envs=slots, connections=min(count, slots), **options)
+        self.client = VectorEnvClient(
+            GenericEnvClient, num_envs=slots + spare, connections=min(count, slots), **options
+        )
         self._free = deque(range(slots))
+        self._spare = list(range(slots, slots + spare))
         self._freed = asyncio.Event()
         self._replies: dict[int, asyncio.Future[Result]] = {}
         self._resets: list[tuple[int, Mapping[str, Any]]] = []
@@ -75,6 +99,34 @@ class SessionPool:
         else:
             self._free.append(slot)
         self._freed.set()
+
+    def exchange(self, slot: int, fork: int) -> None:
+        """Takes the slot of a fork into use, in place of another one that is free."""
+        self._spare.append(slot)
+        self._open.add(fork)
+
+    async def fork(self, slot: int, count: int) -> tuple[list[int], list[OpenEnvError]]:
+        """Copies the session of a slot on the server.
+
+        Args:
+            slot: A slot with an episode and without a call in flight.
+            count: Number of copies.
+
+        Returns:
+            The slots of the copies, for `exchange`; and why there are not more: without an error for each of the
+            others, all spare slots are in use.
+        """
+        targets = [spare for spare in self._spare if spare not in self._replies][:count]
+        self._spare = [spare for spare in self._spare if spare not in targets]
+        errors: Sequence[OpenEnvError | None] = []
+        try:
+            errors = await self.client.fork(slot, targets)
+        except UsageError as error:
+            errors = [error] * len(targets)
+        finally:  # a cancelled call has no copies
+            copies = [target for target, error in zip(targets, errors, strict=False) if error is None]
+            self._spare += [target for target in targets if target not in copies]
+        return copies, [error for error in errors if error is not None]
 
     @property
     def has_sessions(self) -> bool:

@@ -7,6 +7,7 @@ a prompt does not extend the ids before it. `segments` makes of a recorded rollo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -104,6 +105,13 @@ class TokenHistory:
             ids = self._ids + self._template.extension(self._messages[-1], self._answer_ids, new, tools)
         self._prompt = (list(messages), ids)
         return ids
+
+    def copy(self) -> TokenHistory:
+        """A history with the same turns, which goes on by itself."""
+        other = copy(self)
+        other._messages, other._answers = self._messages[:], self._answers[:]
+        other._ids = None if self._ids is None else self._ids[:]
+        return other
 
     def turn(
         self, messages: Sequence[ChatMessage], completion: Completion, tools: Sequence[Mapping[str, Any]] = ()
