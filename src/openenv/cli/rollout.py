@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..rollouts.groups import RolloutProgress
 
 # The kinds of `openenv.rollouts.export`, which is imported when a command runs.
-KINDS = ("rollouts", "sft", "preference", "grpo", "openai")
+KINDS = ("rollouts", "sft", "preference", "grpo", "openai", "atif")
 
 
 @click.group("rollout", cls=terminal.TargetGroup, subcommand_metavar="", no_args_is_help=True)
@@ -129,7 +129,7 @@ def summary_lines(folder: Path, progress: RolloutProgress, seconds: float) -> li
     type=click.Choice(KINDS),
     default=KINDS[0],
     show_default=True,
-    help="The rows: whole rollouts; conversations, pairs or token ids for TRL; chat messages for OpenAI.",
+    help="The rows: whole rollouts; conversations, pairs or token ids for TRL; chat messages for OpenAI; ATIF.",
 )
 @click.option(
     "-o",
@@ -162,6 +162,7 @@ def export(
     preference  prompt, chosen and rejected of a group, for TRL's DPOTrainer
     grpo        token ids with masks, log probabilities and the return
     openai      messages and tools, for OpenAI's fine-tuning
+    atif        trajectories in the format of Harbor's tools
 
     \b
     Examples:

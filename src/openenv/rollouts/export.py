@@ -18,10 +18,12 @@ from ..recording.storage import JSONL, PARQUET
 from .journal import read_rollouts
 from .records import ChatMessage, Rollout
 from .tokens import segments
+from .trajectory import trajectory_of
 
-DatasetKind = Literal["rollouts", "sft", "preference", "grpo", "openai"]
+DatasetKind = Literal["rollouts", "sft", "preference", "grpo", "openai", "atif"]
 """`rollouts`: all rollouts, with all that is recorded. `sft`, `preference`: conversations for TRL's `SFTTrainer`, and
-pairs of one task for its `DPOTrainer`. `grpo`: token ids, log probabilities and masks. `openai`: chat messages."""
+pairs of one task for its `DPOTrainer`. `grpo`: token ids, log probabilities and masks. `openai`: chat messages.
+`atif`: trajectories for Harbor's tools."""
 
 _PARQUET_KINDS = ("rollouts", "grpo")
 _OPENAI_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id")
@@ -129,6 +131,10 @@ def _openai_rows(folder: Path, min_reward: float | None, counts: Counter[str]) -
             yield {**row, "tools": rollout.tools} if rollout.tools else row
 
 
+def _atif_rows(folder: Path, min_reward: float | None, counts: Counter[str]) -> Iterator[dict[str, Any]]:
+    return (trajectory_of(rollout) for rollout in _with_return(folder, min_reward, counts) if rollout.turns)
+
+
 def _preference_rows(folder: Path, min_reward: float | None, counts: Counter[str]) -> Iterator[dict[str, Any]]:
     partners = _partners(folder, min_reward, counts)
     waiting: dict[str, Rollout] = {}
@@ -198,6 +204,7 @@ _ROWS: dict[str, Callable[[Path, float | None, Counter[str]], Iterator[Any]]] = 
     "preference": _preference_rows,
     "grpo": _grpo_rows,
     "openai": _openai_rows,
+    "atif": _atif_rows,
 }
 
 

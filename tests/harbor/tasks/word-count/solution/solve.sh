@@ -1,0 +1,3 @@
+#!/bin/sh
+set -e
+wc -w < poem.txt | tr -d ' ' > count.txt
