@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import multiprocessing
 import os
 import resource
 import signal
@@ -28,11 +31,14 @@ from openenv.rollouts import (
     RolloutOutcome,
     RolloutRun,
     RolloutTask,
+    StepRecord,
+    Turn,
     read_rollouts,
     rollout_files,
     rollouts,
 )
 from openenv.rollouts.groups import LiveGroup
+from openenv.rollouts.journal import GroupBegun
 from openenv.server import create_app
 
 from ..asynchronous import until
@@ -373,6 +379,131 @@ async def test_a_run_that_is_cut_off_as_it_goes_on_can_go_on(
     assert [group.rewards for group in groups] == [[6.0]] * 6
     assert len({*first.answered, *second.answered, *third.answered}) == 6 * 3
     assert len(first.answered + second.answered + third.answered) == 6 * 3
+
+
+# A long journal.
+
+
+def life_of_a_run(journal: RolloutJournal) -> Iterator[None]:
+    """Two groups of two rollouts: some rollouts finish, one begins from scratch, and a group ends."""
+    for number in range(2):
+        group, task = f"{number:06d}", RolloutTask(seed=number)
+        ids = [f"{group}-{member}" for member in range(2)]
+        journal.group(GroupBegun(group, task, [0, 1], numbered=2))
+        yield
+        for place in range(2):
+            for rollout_id in ids:
+                turn = Turn(prompt=[], completion={"role": "assistant", "content": f"{rollout_id} {place}" * 20})
+                journal.turn(rollout_id, place, turn)
+                yield
+                journal.step(rollout_id, place, StepRecord(action={"by": place}))
+                yield
+            if number == place == 1:
+                journal.restart(ids[1])
+                yield
+                ids = ids[:1]
+        for member, rollout_id in enumerate(ids):
+            outcome = RolloutOutcome.TERMINATED
+            journal.finish(Rollout(rollout_id, task, group=group, member=member, outcome=outcome, turns=[]))
+            yield
+        if number == 0:
+            journal.end(group)
+            yield
+
+
+def recorded_in(folder: Path) -> list[Any]:
+    """What the next process finds."""
+    journal = RolloutJournal(folder, "again", "sums", "scripted")
+    journal.close()
+    assert journal.run_id == "run"
+    return [
+        (
+            group.begun,
+            group.ended,
+            sorted(group.finished),
+            {rollout: turns for rollout, turns in group.turns.items() if turns},
+            {rollout: count for rollout, count in group.restarts.items() if rollout not in group.finished},
+        )
+        for group in journal.groups.values()
+    ]
+
+
+def live_until(folder: Path, last_call: int, done: Any) -> None:
+    """Lives the life of a run, and is killed before one of its calls of the operating system."""
+    calls = itertools.count(1)
+
+    def killing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **options: Any) -> Any:
+            if next(calls) == last_call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*given, **options)
+
+        return called
+
+    journal = RolloutJournal(folder, "run", "sums", "scripted", long_bytes=700)
+    for name in ("open", "write", "fsync", "rename", "unlink", "close"):
+        setattr(os, name, killing(getattr(os, name)))
+    for _ in life_of_a_run(journal):
+        done.value += 1
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_as_it_replaces_its_journal_loses_nothing(tmp_path: Path) -> None:
+    expected: list[list[Any]] = [[]]
+    for length in range(1, 100):
+        with contextlib.closing(RolloutJournal(tmp_path / f"e{length}", "run", "sums", "scripted")) as journal:
+            lived = len(list(itertools.islice(life_of_a_run(journal), length)))
+        if lived < length:
+            break
+        expected.append(recorded_in(tmp_path / f"e{length}"))
+    children = multiprocessing.get_context("fork")
+    for last_call in itertools.count(1):
+        folder = tmp_path / str(last_call)
+        done = children.Value("i", 0)
+        child = children.Process(target=live_until, args=(folder, last_call, done))
+        child.start()
+        child.join()
+        assert recorded_in(folder) in expected[done.value : done.value + 2], last_call
+        if child.exitcode == 0:
+            break
+        assert child.exitcode == -signal.SIGKILL
+    assert last_call > len(expected) + 2 * 5  # it was replaced at least twice
+
+
+def test_the_journal_of_a_long_run_stays_short(tmp_path: Path) -> None:
+    journal = RolloutJournal(tmp_path, "run", "sums", "scripted", long_bytes=20_000)
+    turn = Turn(prompt=[], completion={"role": "assistant", "content": "x" * 500})
+    for number in range(200):
+        group, task = f"{number:06d}", RolloutTask(seed=number)
+        journal.group(GroupBegun(group, task, [0], numbered=1))
+        for place in range(5):
+            journal.turn(f"{group}-0", place, turn)
+        outcome = RolloutOutcome.TERMINATED
+        journal.finish(Rollout(f"{group}-0", task, group=group, member=0, outcome=outcome, turns=[turn] * 5))
+        journal.end(group)
+        assert journal_of(tmp_path).stat().st_size < 60_000
+    journal.turn("000000-0", 5, turn)  # of a group that has ended
+    journal.close()
+    again = RolloutJournal(tmp_path, "again", "sums", "scripted")
+    assert [group.ended for group in again.groups.values()] == [True] * 200
+    again.close()
+
+
+def test_a_journal_that_cannot_be_replaced_is_used_on(tmp_path: Path) -> None:
+    journal = RolloutJournal(tmp_path, "run", "sums", "scripted", long_bytes=1)
+    journal.group(GroupBegun("000000", RolloutTask(seed=0), [0], numbered=1))
+    journal.turn("000000-0", 0, Turn(prompt=[], completion={"role": "assistant", "content": "x" * 500}))
+    before, limits = journal_of(tmp_path), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))  # no other file can be opened
+    try:
+        journal.end("000000")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert journal_of(tmp_path) == before
+    journal.close()
+    again = RolloutJournal(tmp_path, "again", "sums", "scripted")
+    assert again.groups["000000"].ended
+    again.close()
 
 
 TRAINER = """

@@ -218,6 +218,10 @@ class Journal:
             self.size += done
             self.lines += len(some)
 
+    def sync(self) -> None:
+        """Waits until the lines are on the disk. Raises `OSError` if they cannot be."""
+        os.fsync(self._fd)
+
     def close(self, sync: bool = True) -> None:
         """Closes the file. Raises `OSError` if the kernel cannot sync its data to the disk."""
         fd, self._fd = self._fd, -1

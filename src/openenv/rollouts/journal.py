@@ -1,25 +1,31 @@
 """A run on disk: finished rollouts, and the journal from which a run goes on after a crash.
 
 A folder has files `rollouts-*.jsonl` with a finished rollout in each line, and files `journal-*.jsonl` with what
-unfinished rollouts have so far. Every process that works on the run begins new files; lines are only appended.
+unfinished rollouts have so far. Every process that works on the run begins new files; lines are only appended. A
+journal that has become long is replaced by one with what is unfinished.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from ..errors import JournalFailed, JournalInUse, JournalMismatch, UnreadableRecord
-from ..recording.storage import JSONL, Journal, lock_file, new_stem
+from ..recording.storage import JSONL, Journal, file_name, lock_file, new_stem
 from .records import Rollout, RolloutTask, StepRecord, Turn
 
 T = TypeVar("T")
 _ROLLOUTS, _JOURNAL = "rollouts-", "journal-"
+# A journal is replaced when it has this size, and twice that of its unfinished part.
+_LONG_BYTES = 16 << 20
+# Keys of the lines of a group itself, and, after the id of a rollout, of those by which it began from scratch.
+_GROUP, _RESTARTS = "", "/restarts"
 
 
 class RunBegun(msgspec.Struct, frozen=True, tag="run"):
@@ -83,6 +89,8 @@ class GroupEnded(msgspec.Struct, tag="end"):
 
 _GroupEvent = GroupBegun | TurnTaken | StepTaken | RolloutRestarted | GroupEnded
 _encode = msgspec.json.Encoder().encode
+# Offset and length of a part of a file.
+_Extent = tuple[int, int]
 _decode_event = msgspec.json.Decoder(RunBegun | _GroupEvent).decode
 _decode_rollout = msgspec.json.Decoder(Rollout).decode
 
@@ -116,6 +124,7 @@ class RolloutJournal:
         run_id: Id of the run, if it is new.
         environment: Name of the environment.
         model: Name of the model.
+        long_bytes: Size from which the journal is replaced, if less than half of it is about what is unfinished.
 
     Raises:
         JournalInUse: Another process works on the run.
@@ -127,11 +136,22 @@ class RolloutJournal:
         groups: The groups that the run had when it was interrupted, by id.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], run_id: str, environment: str, model: str):
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        run_id: str,
+        environment: str,
+        model: str,
+        long_bytes: int = _LONG_BYTES,
+    ):
         self.folder = Path(folder)
+        self._long_bytes = self._replaced_at = long_bytes
+        # Where the journal has the lines of groups that go on, by group and rollout, and those of groups that ended.
+        self._extents: dict[str, dict[str, list[_Extent]]] = {}
+        self._ended: list[_Extent] = []
         self.run_id = run_id
         self.groups: dict[str, RecordedGroup] = {}
-        stem = new_stem()
+        self._stem, self._number = new_stem(), 1
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with ExitStack() as files:
@@ -149,9 +169,13 @@ class RolloutJournal:
                         group.turns.pop(rollout.rollout_id, None)
                         if not group.ended:
                             group.finished[rollout.rollout_id] = rollout
-                self._rollouts = files.enter_context(closing(Journal(self.folder / f"{_ROLLOUTS}{stem}{JSONL}")))
-                self._journal = files.enter_context(closing(Journal(self.folder / f"{_JOURNAL}{stem}{JSONL}")))
-                self._append(self._journal, *self._unfinished(), RunBegun(self.run_id, environment, model))
+                self._rollouts = files.enter_context(
+                    closing(Journal(self.folder / f"{_ROLLOUTS}{self._stem}{JSONL}"))
+                )
+                self._journal = self._new_journal()
+                files.callback(lambda: self._journal.close())  # noqa: PLW0108 - it may be another one by then
+                self._begun = RunBegun(self.run_id, environment, model)
+                self._record(*self._unfinished(), self._begun)
                 for path in old:
                     path.unlink()
                 self._files = files.pop_all()
@@ -160,31 +184,35 @@ class RolloutJournal:
 
     def group(self, group: GroupBegun) -> None:
         """Records that a group begins, or needs other members."""
-        self._append(self._journal, group)
+        self._record(group)
 
     def turn(self, rollout_id: str, number: int, turn: Turn) -> None:
-        """Records an answer of the model."""
-        self._append(self._journal, TurnTaken(rollout_id, number, turn))
+        """Records an answer of the model. As the other methods, it ignores a group that has ended."""
+        self._record(TurnTaken(rollout_id, number, turn))
 
     def step(self, rollout_id: str, number: int, step: StepRecord) -> None:
         """Records a step of the environment."""
-        self._append(self._journal, StepTaken(rollout_id, number, step))
+        self._record(StepTaken(rollout_id, number, step))
 
     def turns(self, rollout_id: str, turns: Sequence[Turn]) -> None:
         """Records turns with their steps."""
-        self._append(self._journal, *_events_of(rollout_id, turns))
+        self._record(*_events_of(rollout_id, turns))
 
     def restart(self, rollout_id: str) -> None:
         """Records that a rollout begins from scratch."""
-        self._append(self._journal, RolloutRestarted(rollout_id))
+        self._record(RolloutRestarted(rollout_id))
 
     def finish(self, rollout: Rollout) -> None:
         """Records a finished rollout."""
-        self._append(self._rollouts, rollout)
+        self._append(self._rollouts, [_encode(rollout) + b"\n"])
+        for kept in (rollout.rollout_id, rollout.rollout_id + _RESTARTS):
+            self._extents.get(rollout.group, {}).pop(kept, None)
+        self._replace_if_long()
 
     def end(self, group: str) -> None:
         """Records that the consumer has taken a group, or that the run has dropped it."""
-        self._append(self._journal, GroupEnded(group))
+        self._record(GroupEnded(group))
+        self._replace_if_long()
 
     def close(self) -> None:
         """Closes the files, with what they have on the disk."""
@@ -193,9 +221,21 @@ class RolloutJournal:
         except OSError as error:
             raise self._failed(error) from error
 
-    def _append(self, journal: Journal, *records: msgspec.Struct) -> None:
+    def _record(self, *events: RunBegun | _GroupEvent) -> None:
+        lines, offset = [], self._journal.size
+        for event in events:
+            if not isinstance(event, RunBegun | GroupBegun) and _group_of(event) not in self._extents:
+                continue
+            line = _encode(event) + b"\n"
+            if not isinstance(event, RunBegun):
+                self._keep(event, (offset, len(line)))
+            offset += len(line)
+            lines.append(line)
+        self._append(self._journal, lines)
+
+    def _append(self, journal: Journal, lines: Sequence[bytes]) -> None:
         try:
-            journal.append([_encode(record) + b"\n" for record in records])
+            journal.append(lines)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -204,6 +244,61 @@ class RolloutJournal:
             f"the run in {self.folder} cannot be recorded: {error.strerror}; make room or choose another folder, and "
             "start the run again: it goes on where it was, and loses no finished rollout"
         )
+
+    # When the journal has become long.
+
+    def _new_journal(self) -> Journal:
+        return Journal(self.folder / f"{_JOURNAL}{file_name(self._stem, self._number)}")
+
+    def _keep(self, event: _GroupEvent, extent: _Extent) -> None:
+        """Keeps where the line of an event is, and forgets those that it makes void."""
+        if isinstance(event, GroupBegun):
+            self._extents.setdefault(event.group, {})[_GROUP] = [extent]
+            return
+        group = self._extents[_group_of(event)]
+        if isinstance(event, GroupEnded):
+            self._ended += [*group[_GROUP], extent]
+            del self._extents[event.group]
+        elif isinstance(event, RolloutRestarted):
+            group.pop(event.rollout, None)
+            group.setdefault(event.rollout + _RESTARTS, []).append(extent)
+        else:
+            group.setdefault(event.rollout, []).append(extent)
+
+    def _replace_if_long(self) -> None:
+        if self._journal.size < self._replaced_at:
+            return
+        lists = [self._ended, *(extents for group in self._extents.values() for extents in group.values())]
+        size = sum(length for extents in lists for _, length in extents)
+        if self._journal.size >= 2 * size:
+            # Without room for another file, this one is used on.
+            with suppress(OSError):
+                self._replace(lists)
+        self._replaced_at = max(self._long_bytes, 2 * size)
+
+    def _replace(self, lists: Sequence[list[_Extent]]) -> None:
+        """Replaces the journal. At each moment, one of both has all: the new one counts from its last line on."""
+        old, self._number = self._journal, self._number + 1
+        with old.path.open("rb") as file, ExitStack() as undo:
+            new = self._new_journal()
+            undo.callback(new.path.unlink)
+            undo.callback(partial(new.close, sync=False))
+            places: list[list[_Extent]] = []
+            for extents in lists:
+                begin, found = new.size, []
+                for offset, length in extents:
+                    file.seek(offset)
+                    found.append(file.read(length))
+                new.append(found)
+                places.append([(begin, new.size - begin)] if found else [])
+            new.append([_encode(self._begun) + b"\n"])
+            new.sync()
+            undo.pop_all()
+        self._journal = new
+        for extents, place in zip(lists, places, strict=True):
+            extents[:] = place
+        old.close(sync=False)
+        old.path.unlink()
 
     # After an interruption.
 
@@ -235,8 +330,7 @@ class RolloutJournal:
             known = self.groups.setdefault(event.group, RecordedGroup(event))
             known.begun = event
             return True
-        name = event.group if isinstance(event, GroupEnded) else event.rollout.rpartition("-")[0]
-        group = self.groups.get(name)
+        group = self.groups.get(_group_of(event))
         if group is None:
             return False
         if isinstance(event, GroupEnded):
@@ -264,6 +358,10 @@ class RolloutJournal:
                 yield from _events_of(rollout_id, turns)
             if group.ended:
                 yield GroupEnded(group.begun.group)
+
+
+def _group_of(event: TurnTaken | StepTaken | RolloutRestarted | GroupEnded) -> str:
+    return event.group if isinstance(event, GroupEnded) else event.rollout.rpartition("-")[0]
 
 
 def _events_of(rollout_id: str, turns: Sequence[Turn]) -> Iterator[msgspec.Struct]:
