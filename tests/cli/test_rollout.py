@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from openenv.bench.served import ServedTarget
-from openenv.rollouts import read_rollouts
+from openenv.rollouts import Rollout, RolloutFailure, RolloutJournal, RolloutOutcome, RolloutTask, read_rollouts
 
 from ..model_server import ModelReply, ModelServer
 from ..project.hub.server import TOKEN, running_hub
@@ -147,6 +148,26 @@ def test_a_dataset_is_uploaded_alone(
     assert code == 0, complaints
     assert output.splitlines()[-1] == f"uploaded to {hub.url}/datasets/team/chats"
     assert sorted(hub.repos["team/chats"].files) == [".gitattributes", "README.md", "data/chats.jsonl"]
+
+
+def test_an_uploaded_failure_does_not_say_where_the_endpoint_is(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    journal = RolloutJournal(tmp_path / "run", "run", "guess", "guesser")
+    failure = RolloutFailure("ModelUnavailable", "guesser at gpu7.example.com:8000 answered 500")
+    task = RolloutTask(seed=1)
+    journal.finish(Rollout("000000-0", task, "000000", 0, RolloutOutcome.MODEL_FAILED, failure=failure))
+    journal.close()
+    with running_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        asked = ("-o", tmp_path / "all.jsonl", "--push-to-hub", "team/all")
+        code, _, complaints = command("rollout", "export", tmp_path / "run", *asked)
+    assert code == 0, complaints
+    files = hub.repos["team/all"].files
+    assert b"ModelUnavailable" in files["data/all.jsonl"]
+    assert all(b"gpu7" not in text for text in files.values())
 
 
 def test_what_cannot_be_done_is_said_before_anything_is_started(
@@ -289,3 +310,37 @@ def test_ctrl_c_ends_a_run_and_the_same_command_finishes_it(
     assert before <= set(finished)
     keys = [sample.key for sample in endpoint.samples]
     assert len(keys) - len(set(keys)) <= 4  # the answers under way, under the same keys
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recorded", [True, False])
+def test_an_interrupted_evaluation_says_what_is_left_and_how_to_go_on(
+    guess: str, endpoint: ModelServer, tmp_path: Path, recorded: bool
+) -> None:
+    reached = threading.Event()
+    answered: list[int] = []
+
+    def stops(messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> ModelReply:
+        answered.append(1)
+        if len(answered) > 30:
+            endpoint.faults = {"never": 1.0}
+            reached.set()
+        return guesser(messages, tools)
+
+    endpoint.policies = {"guesser": stops}
+    asked = ["eval", guess, "--model", "guesser", "--base-url", endpoint.url, "--seeds", "0-9", "--repeats", "2"]
+    asked += ["--concurrency", "2", *(["--record", str(tmp_path / "run")] if recorded else [])]
+    with subprocess.Popen(
+        [sys.executable, "-m", "openenv", *asked], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert reached.wait(LIMIT_S)
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, complaints
+    (said,) = [line for line in complaints.splitlines() if "unfinished" in line]
+    found = re.search(r"(\d+) episodes of (\d+) groups unfinished: ", said)
+    assert found is not None, said
+    left, groups = map(int, found.groups())
+    assert 0 < groups <= 10
+    assert groups <= left < 20
+    assert said.endswith("the same command goes on with them" if recorded else "goes on after an interruption")

@@ -39,3 +39,23 @@ def test_a_pattern_that_nothing_is_made_for_is_refused(pattern: str) -> None:
 @pytest.mark.parametrize(("pattern", "found"), [("b+", True), ("c", False), ("[[]", False), ("(?<no", True)])
 def test_a_pattern_is_looked_for_and_one_of_another_language_is_taken_for_found(pattern: str, found: bool) -> None:
     assert found_in(pattern, "abb") is found
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a{1000000000}",
+        "(?:){1000000000}",
+        "((((((((((a+)+)+)+)+)+)+)+)+)+)+",
+        "(a{1,4}){30}(?:x+x+)+\\b!",
+        r".*.*.*.*.*.*.*.*a{900}\b!",
+    ],
+)
+def test_a_pattern_of_a_stranger_does_not_take_forever(pattern: str) -> None:
+    with pytest.raises(ValueError, match="lower the numbers of its repetitions"):
+        text_of(pattern, Random(0))
+
+
+@pytest.mark.parametrize("pattern", [r"(\d+,)*\d+", r"(?:foo|bar+)+", r"(?:\d{1,3}\.){3}\d{1,3}", r"\d+-\d+-\d+-\d+"])
+def test_repetitions_within_each_other_have_short_texts(pattern: str) -> None:
+    assert re.fullmatch(pattern, text_of(pattern, Random(0)))

@@ -140,3 +140,18 @@ def test_no_schema_makes_anything_else_happen(schema: dict[str, Any], kind: str)
     except NoValue:
         return
     first_fault(value, whole, "value")
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"type": "array", "minItems": 10**9, "items": {"type": "integer"}}, r"too large at text\[\]: it has more"),
+        ({"type": "array", "minItems": 10**9}, r"too large at text\[\]: it has more"),
+        ({"type": "string", "minLength": 10**12}, "text has minLength 1000000000000"),
+        ({"type": "object", "minProperties": 10**9, "additionalProperties": True}, r"too large at text\.key"),
+        ({"type": "string", "pattern": "a{1000000000}"}, "text has the pattern"),
+    ],
+)
+def test_a_schema_of_a_stranger_gives_no_value_without_end(part: dict[str, Any], said: str) -> None:
+    with pytest.raises(NoValue, match=said):
+        SchemaValues({"type": "object", "properties": {"text": part}, "required": ["text"]}).value()

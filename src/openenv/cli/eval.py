@@ -7,6 +7,7 @@ import json
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import asdict
@@ -511,6 +512,15 @@ def _model_player(target: str, asked: Mapping[str, Any]) -> Play:
             try:
                 return run_watched(run.run(), model, here, partial(note.show, progress)), 0
             except (KeyboardInterrupt, LaunchFailed) as ended:
+                played = Counter((each.index, each.seed) for each in run.report().episodes)
+                groups = len(cases) - sum(count >= repeats for count in played.values())
+                left = terminal.plural(run.planned - played.total(), "episode")
+                resume = (
+                    "give --record DIR, and the same command goes on after an interruption"
+                    if folder is None
+                    else "the same command goes on with them"
+                )
+                progress.say(f"{left} of {terminal.plural(groups, 'group')} unfinished: {resume}")
                 return _interrupted(run, ended, progress)
 
     return play

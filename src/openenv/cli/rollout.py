@@ -154,7 +154,8 @@ def export(
     as_json: bool,
 ) -> None:
     """Writes the rollouts of DIR as a dataset. Each completion of the model is in it once, also if the history was
-    rewritten; failed rollouts are left out, except in `rollouts`. The file appears only when it is complete.
+    rewritten; failed rollouts are left out, except in `rollouts`. The file appears only when it is complete. With
+    --push-to-hub, it is without the messages of failures, which may name hosts.
 
     \b
     rollouts    all that is recorded, one row for each rollout
@@ -179,6 +180,7 @@ def export(
             output,
             kind,
             min_reward=min_reward,
+            public=push_to_hub is not None,
             on_row=lambda done: progress.show("exporting", done, 0, f"{done:,} rows"),
         )
         page = None

@@ -36,6 +36,7 @@ def export_rollouts(
     kind: DatasetKind = "rollouts",
     *,
     min_reward: float | None = None,
+    public: bool = False,
     on_row: Callable[[int], None] = lambda count: None,
 ) -> Counter[str]:
     """Writes the rollouts of a folder as a dataset. The file appears when it is complete.
@@ -48,6 +49,7 @@ def export_rollouts(
         target: The new file: .jsonl, or .parquet for `rollouts` and `grpo`.
         kind: The rows.
         min_reward: Lowest return of a rollout to learn from; of a pair, the chosen one's.
+        public: Leave out the messages of failures, which may name hosts and files. Their class stays.
         on_row: Gets the number of rows written so far, after each one.
 
     Returns:
@@ -64,6 +66,8 @@ def export_rollouts(
 
     def write(file: BinaryIO) -> int:
         for count, row in enumerate(rows(), 1):
+            if public and isinstance(row, Rollout) and row.failure is not None:
+                row.failure = msgspec.structs.replace(row.failure, message="")
             file.write(_encode(row) + b"\n")
             on_row(count)
             counts["rows"] = count

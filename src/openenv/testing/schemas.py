@@ -9,7 +9,8 @@ import operator
 import re
 import string
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -28,29 +29,41 @@ _CATEGORIES = {
 # Maximum of repetitions of a part without a limit.
 MORE_REPEATS = 4
 ATTEMPTS = 20
+# Most parts of a generated value and of a generated text, and most steps of a search: a schema may come from a server
+# that nobody knows.
+_MOST_PARTS = 10_000
+_LONGEST_TEXT = 2000
+_MOST_STEPS = 1e8
+_NESTED = 1000
 
 
 def text_of(pattern: str, random: Random) -> str:
     """A string that matches a pattern.
 
     Raises:
-        ValueError: The pattern is invalid, or has parts (such as lookahead) that this function does not support.
+        ValueError: The pattern is invalid, or has parts (such as lookahead) that this function does not support; its
+            texts are too long, or to search them may take too long.
     """
     try:
         tree, wanted = _read(pattern)
     except (re.error, OverflowError) as error:
         raise ValueError(f"it is not a regular expression of Python: {error}") from None
     for _ in range(ATTEMPTS):
-        text = _sequence(tree, random)
-        if wanted.search(text):
+        parts = list(islice(_sequence(tree, random), _LONGEST_TEXT))
+        text = "".join(parts)
+        if len(parts) < _LONGEST_TEXT and _most_steps(tree, text) <= _MOST_STEPS and wanted.search(text):
             return text
-    raise ValueError("no matching string was found")
+    raise ValueError("no matching string was found; lower the numbers of its repetitions, and do not nest them")
 
 
 def found_in(pattern: str, text: str) -> bool:
-    """Whether a pattern matches in a string. True for a pattern that is not valid in Python: other dialects exist."""
+    """Whether a pattern matches in a string.
+
+    True for a pattern that is not valid in Python, since other dialects exist, and if the search may take too long.
+    """
     try:
-        return _read(pattern)[1].search(text) is not None
+        tree, wanted = _read(pattern)
+        return _most_steps(tree, text) > _MOST_STEPS or wanted.search(text) is not None
     except (re.error, OverflowError):
         return True
 
@@ -61,33 +74,61 @@ def _read(pattern: str) -> tuple[Any, re.Pattern[str]]:
         return _parse(pattern), re.compile(pattern)
 
 
-def _sequence(tree: Any, random: Random) -> str:
-    return "".join(_part(str(operation), argument, random) for operation, argument in tree)
+def _most_steps(tree: Any, text: str) -> float:
+    repeats = _repeats(tree)
+    return 2.0 ** min(1000, len(text)) if repeats >= _NESTED else float(len(text)) ** min(repeats, 60)
 
 
-def _part(operation: str, argument: Any, random: Random) -> str:  # noqa: PLR0911 - one line a kind
+def _repeats(tree: Any) -> int:
+    """The power of a text's length with which the steps of a search may grow; `_NESTED` if exponentially."""
+    found = 0
+    for _, argument in tree:
+        parts = list(argument) if isinstance(argument, list | tuple) else []
+        inner = sum(map(_repeats, (part for part in _flat(parts) if isinstance(part, type(tree)))))
+        is_repeat = len(parts) == 3 and isinstance(parts[2], type(tree))
+        varies = is_repeat and parts[0] != parts[1]
+        found += _NESTED if varies and inner else inner + varies
+    return found
+
+
+def _flat(parts: Iterable[Any]) -> Iterator[Any]:
+    for part in parts:
+        if isinstance(part, list | tuple):
+            yield from _flat(part)
+        else:
+            yield part
+
+
+def _sequence(tree: Any, random: Random) -> Iterator[str]:
+    for operation, argument in tree:
+        yield from _part(str(operation), argument, random)
+
+
+def _part(operation: str, argument: Any, random: Random) -> Iterator[str]:  # noqa: C901 - one line a kind
     match operation:
         case "LITERAL":
-            return chr(argument)
+            yield chr(argument)
         case "ANY":
-            return random.choice(string.ascii_letters)
+            yield random.choice(string.ascii_letters)
         case "NOT_LITERAL":
-            return random.choice([letter for letter in _ALPHABET if ord(letter) != argument])
+            yield random.choice([letter for letter in _ALPHABET if ord(letter) != argument])
         case "IN":
-            return random.choice(_choices(argument))
+            yield random.choice(_choices(argument))
         case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
             least, most, tree = argument
-            count = random.randint(least, min(int(most), least + MORE_REPEATS))
-            return "".join(_sequence(tree, random) for _ in range(count))
+            for _ in range(random.randint(least, min(int(most), least + MORE_REPEATS))):
+                yield ""  # an empty part counts too
+                yield from _sequence(tree, random)
         case "SUBPATTERN":
-            return _sequence(argument[3], random)
+            yield from _sequence(argument[3], random)
         case "ATOMIC_GROUP":
-            return _sequence(argument, random)
+            yield from _sequence(argument, random)
         case "BRANCH":
-            return _sequence(random.choice(argument[1]), random)
+            yield from _sequence(random.choice(argument[1]), random)
         case "AT":
-            return ""
-    raise ValueError(f"no string can be generated for its part {operation}")
+            yield ""
+        case _:
+            raise ValueError(f"no string can be generated for its part {operation}")
 
 
 def _choices(parts: Any) -> str:
@@ -312,13 +353,15 @@ class SchemaValues:
         self._definitions = schema.get("$defs", {})
         self._random = Random(seed)  # noqa: S311 - no secrets
         self._skipped = skipped
+        self._parts = 0
 
     def value(self) -> Any:
         """Generates a value.
 
         Raises:
-            NoValue: No value exists, or this class cannot generate one.
+            NoValue: No value exists, or this class cannot generate one, or one that is not too large.
         """
+        self._parts = 0
         try:
             found = self._value(self._schema, "", 0)
             required = self._schema.get("required", ())
@@ -331,8 +374,8 @@ class SchemaValues:
             raise NoValue(f"its schema cannot be read: {type(error).__name__}: {error}") from None
 
     def _value(self, schema: Any, place: str, depth: int) -> Any:
-        if schema is True or schema == {}:
-            return self._random.choice(_WORDS)
+        if schema is True:
+            schema = {"enum": _WORDS}
         if not isinstance(schema, Mapping):
             raise NoValue(f"no value is allowed at {place or 'the top'}")
         schema = self._merged(schema, place, depth)
@@ -360,6 +403,9 @@ class SchemaValues:
         """The schema with all references and combined parts resolved."""
         if depth > 50:
             raise NoValue(f"{place or 'the action'} is infinitely recursive")
+        self._parts += 1
+        if self._parts > _MOST_PARTS:
+            raise NoValue(f"the value is too large at {place or 'the top'}: it has more than {_MOST_PARTS:,} parts")
         if "$ref" in schema:
             name = str(schema["$ref"]).rpartition("/")[2]
             if name not in self._definitions:
@@ -417,6 +463,8 @@ class SchemaValues:
     def _string(self, schema: Schema, place: str, depth: int) -> str:
         least = int(schema.get("minLength", 0))
         most = int(schema.get("maxLength", max(least, 40)))
+        if least > _MOST_PARTS:
+            raise NoValue(f"{place or 'the action'} has minLength {least}: more than {_MOST_PARTS:,} characters")
         if "pattern" in schema:
             try:
                 return text_of(str(schema["pattern"]), self._random)
