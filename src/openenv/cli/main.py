@@ -157,6 +157,7 @@ SECTIONS = {
     ],
     "Measure": [
         LazyCommand("eval", "eval:eval_", "Play a policy in an environment, and score it."),
+        LazyCommand("harbor", "harbor:harbor", "Run tasks in Harbor's format in sandboxes."),
         LazyCommand("bench", "bench:app", "Measure an environment server."),
         LazyCommand("top", "top:top", "Show what a server does, live."),
     ],

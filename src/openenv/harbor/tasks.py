@@ -121,6 +121,11 @@ class HarborTask:
         raise UsageError(f"{folder} has neither {CONFIG} nor {TERMINAL_BENCH_CONFIG}: name the folder of a task")
 
 
+def task_name(folder: str | Path) -> str:
+    """The name of a task: that of its folder."""
+    return Path(folder).resolve().name
+
+
 def _read_harbor(folder: Path) -> HarborTask:
     try:
         config = _TaskConfig.model_validate(tomllib.loads(_text(folder / CONFIG)))
@@ -129,8 +134,8 @@ def _read_harbor(folder: Path) -> HarborTask:
     agent, verifier, environment = config.agent, config.verifier, config.environment
     return HarborTask(
         folder=folder,
-        name=folder.resolve().name,
-        title=str(config.task.get("name") or folder.resolve().name),
+        name=task_name(folder),
+        title=str(config.task.get("name") or task_name(folder)),
         kind="harbor",
         instruction=_text(folder / "instruction.md"),
         context=folder / "environment",
@@ -164,8 +169,8 @@ def _read_terminal_bench(folder: Path) -> HarborTask:
     solution = {name: folder / name for name in ("solution.sh",) if (folder / name).is_file()}
     return HarborTask(
         folder=folder,
-        name=folder.resolve().name,
-        title=folder.resolve().name,
+        name=task_name(folder),
+        title=task_name(folder),
         kind="terminal-bench",
         instruction=config.instruction,
         context=context,
