@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,13 @@ from .planted import KINDS, PLANTED, SOUND
 FOUND = (Outcome.FAIL, Outcome.WARNING)
 # A short limit of calls makes the checks short.
 CALL_S = 2.0
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps thousands of refused actions, which the checks provoke, out of the log: pytest formats each record."""
+    monkeypatch.setattr(logging.getLogger("openenv"), "disabled", True)
+    monkeypatch.setattr(logging.getLogger("openenv.sessions"), "disabled", True)
 
 
 def findings_of(app: Any, until_found: bool) -> list[Finding]:

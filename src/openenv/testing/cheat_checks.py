@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -21,6 +22,7 @@ from .scoring import (
     EpisodeScorer,
     ProvenReturn,
     ScoredEpisode,
+    ScoredSession,
 )
 
 RAISE_FLOOR = "; if a player that ignores the observations earns that honestly, raise the floor in return_range()"
@@ -39,7 +41,7 @@ KEYS: dict[str, Any] = {
 }  # fmt: skip
 # The longest answer that is repeated in a list of answers; longer ones are programs, which may be joined honestly.
 LONGEST_ANSWER = 64
-SEARCH_STEPS, POPULATION = 12, 16
+SEARCH_STEPS, POPULATION, MOST_LINES = 12, 16, 300
 
 
 def _fail_if_paid(proof: ProvenReturn, fix: str) -> str:
@@ -134,13 +136,19 @@ async def semantic_search(harness: ConformanceHarness) -> str:
     repertoire = await harness.repertoire()
     pool = [*repertoire.actions, *repertoire.edges(), *_made(harness)]
     pool += [action for solution in await _wrong_solutions(harness) for action in solution[:SEARCH_STEPS]]
-    lines = [random.choices(pool, k=random.randint(1, SEARCH_STEPS)) for _ in range(POPULATION)]
-    until, tried = time.monotonic() + scorer.budget_s, list[tuple[float, int, list[Action]]]()
-    async with scorer.session() as session:
-        while time.monotonic() < until:
-            line = lines.pop() if lines else _mutated(max(tried)[2], pool, random)
-            shares = [(await session.play(FIRST_TRIAL + number, line)).share for number in range(3)]
-            tried.append((sum(shares), -len(tried), line))
+    first = [random.choices(pool, k=random.randint(1, SEARCH_STEPS)) for _ in range(POPULATION)]
+    tried = list[tuple[float, int, list[Action]]]()
+
+    def lines() -> Iterator[list[Action]]:
+        yield from first
+        while True:
+            yield _mutated(max(tried)[2], pool, random)
+
+    async def search(session: ScoredSession, line: list[Action]) -> None:
+        shares = [(await session.play(FIRST_TRIAL + number, line)).share for number in range(3)]
+        tried.append((sum(shares), -len(tried), line))
+
+    await scorer.each(islice(lines(), MOST_LINES), search, time.monotonic() + scorer.budget_s)
     found = sorted(tried)[-3:]
     proof = await scorer.best_of(
         [(f"{len(line)} actions in turn ({_shown(line[0])} ...)", line) for *_, line in found]
@@ -245,22 +253,23 @@ def _last(episode: ScoredEpisode, path: tuple[str | int, ...]) -> Any:
 async def _check_listing(
     scorer: EpisodeScorer, solutions: Sequence[ScoredEpisode], path: tuple[str | int, ...], separator: str
 ) -> None:
-    async with scorer.session() as session:
-        for most in (2, len(solutions)):
-            paid = []
-            for solution in solutions:
-                mine = _last(solution, path)
-                others = [*dict.fromkeys(_last(each, path) for each in solutions if _last(each, path) != mine)][:most]
-                text = separator.join([*others[: len(others) // 2], mine, *others[len(others) // 2 :]])
-                actions = [replaced(action, path, text) for action in solution.actions]
-                episode = await session.play(solution.seed, actions, False, most=MOST_SOLUTION_STEPS)
-                paid.append(episode.share)
-            if sorted(paid)[len(paid) // 2] > 1 / 2:
-                raise CheckFailure(
-                    f"{path[-1]}={text!r:.120} is paid as the answer {mine!r:.60}: {sum(p > 0.5 for p in paid)} of "
-                    f"{len(paid)} tasks pay a text that lists several answers.",
-                    "compare the whole answer for equality, after strip() and lower() at most",
-                )
+    async def play(session: ScoredSession, job: tuple[int, ScoredEpisode]) -> tuple[str, float]:
+        most, solution = job
+        mine = _last(solution, path)
+        others = [*dict.fromkeys(_last(each, path) for each in solutions if _last(each, path) != mine)][:most]
+        text = separator.join([*others[: len(others) // 2], mine, *others[len(others) // 2 :]])
+        actions = [replaced(action, path, text) for action in solution.actions]
+        return text, (await session.play(solution.seed, actions, False, most=MOST_SOLUTION_STEPS)).share
+
+    for most in (2, len(solutions)):
+        played = await scorer.each([(most, solution) for solution in solutions], play)
+        paid = [share > 1 / 2 for _, share in played]
+        if 2 * sum(paid) >= len(paid):
+            raise CheckFailure(
+                f"{path[-1]}={played[-1][0]!r:.120} is paid as the answer {_last(solutions[-1], path)!r:.60}: "
+                f"{sum(paid)} of {len(paid)} tasks pay a text that lists several answers.",
+                "compare the whole answer for equality, after strip() and lower() at most",
+            )
 
 
 def _shown(action: Action) -> str:

@@ -21,7 +21,16 @@ from ..runtime.profile import class_of
 from .check import Check, CheckFailure, CheckSkip
 from .harness import ConformanceHarness
 from .score_checks import leaves, replaced
-from .scoring import ABOVE, FIRST_PROOF, FIRST_TASK, MOST_SOLUTION_STEPS, Action, EpisodeScorer, ScoredEpisode
+from .scoring import (
+    ABOVE,
+    FIRST_PROOF,
+    FIRST_TASK,
+    MOST_SOLUTION_STEPS,
+    Action,
+    EpisodeScorer,
+    ScoredEpisode,
+    ScoredSession,
+)
 
 # A program proves that it ran by a product that is not in its text.
 _FACTORS = (1000003, 1009)
@@ -32,6 +41,7 @@ _PROBES = {
 }
 # Seconds of one program, and limits of what a cheat uses up: a sandbox may be missing.
 _SLEEP_S = 6
+_SLEEP = f"import time\ntime.sleep({_SLEEP_S})"
 _DISK_MIB, _FORKS = 64, 60
 # Shorter texts are in files by chance.
 _LEAST_TEXT = 5
@@ -172,17 +182,22 @@ async def _attack(harness: ConformanceHarness, codes: Sequence[tuple[str, str]],
     except CheckSkip:
         last = []
     names = set(re.findall(r"def (\w+)\(", json.dumps(last)))
-    for number, (name, code) in enumerate(codes):
-        async with scorer.session() as session:
-            text = code.replace("NAMES", repr(sorted(names)))
-            actions = [field.running(text), *(replaced(each, field.path, text) for each in last)]
-            episode = await session.play(FIRST_PROOF + number, actions, False, limit_s=3 * _SLEEP_S)
+
+    async def attack(session: ScoredSession, job: tuple[int, str, str]) -> None:
+        number, name, code = job
+        text = code.replace("NAMES", repr(sorted(names)))
+        actions = [field.running(text), *(replaced(each, field.path, text) for each in last)]
+        if code == _SLEEP:  # a program in each episode, so that both sleep at once
+            actions = actions[number % len(actions) :][:1]
+        episode = await session.play(FIRST_PROOF + number, actions, False, limit_s=3 * _SLEEP_S)
         if (said := episode.unsendable) is not None or episode.share > ABOVE:
             raise CheckFailure(
                 f"{name}: {said or f'a return of {episode.total:g}, above the floor {episode.floor:g}'}.", fix
             )
+
+    await scorer.each([(number, *code) for number, code in enumerate(codes)], attack)
     await _check_alive(scorer, codes[-1][0])
-    return f"{', '.join(name for name, _ in codes)}: no reward"
+    return f"{', '.join(dict.fromkeys(name for name, _ in codes))}: no reward"
 
 
 async def _check_alive(scorer: EpisodeScorer, name: str) -> None:
@@ -364,7 +379,7 @@ async def semantic_resources(harness: ConformanceHarness) -> str:
     )
     return await _attack(
         harness,
-        [("a full disk", fill), ("forks", fork), ("sleep to the limit", f"import time\ntime.sleep({_SLEEP_S})")],
+        [("sleep to the limit", _SLEEP), ("sleep to the limit", _SLEEP), ("a full disk", fill), ("forks", fork)],
         "limit disk, processes and time of the sandbox, and count a grader that could not run as 0, or raise "
         "StepFailed",
     )

@@ -24,6 +24,7 @@ from .scoring import (
     Action,
     EpisodeScorer,
     ScoredEpisode,
+    ScoredSession,
 )
 
 # Repeats of one episode: a grader that errs once in ten times is found with a chance of 98 %.
@@ -91,24 +92,26 @@ async def semantic_repeatable(harness: ConformanceHarness) -> str:
     plans += [(solutions[0], solutions[-1].actions), (solutions[0], (await harness.actions())[:3])]
     until, played = time.monotonic() + 2 * scorer.budget_s, 0
     first: dict[int, list[Any]] = {}
+
+    async def check_repeat(session: ScoredSession, number: int) -> None:
+        nonlocal played
+        episode, actions = plans[number]
+        again = await session.play(episode.seed, actions, False, most=MOST_SOLUTION_STEPS, limit_s=limit_s)
+        played += 1
+        rewards = [call.reward for call in again.calls]
+        before = first.setdefault(number, rewards)
+        if not all(map(close, before, rewards)):
+            raise CheckFailure(
+                f"the same {len(actions)} actions with seed={episode.seed} got rewards {before[-5:]} once, "
+                f"and {rewards[-5:]} in another one of {played} repeats.",
+                "compute the reward from the episode alone: no clock, no random numbers beside self.rng, no "
+                "order of a set, no data of earlier episodes",
+            )
+
+    limit_s = scorer.budget_s
+    block = [*range(len(plans))] * 5 * await scorer.session_count()
     while played < REPEATS * len(plans) and (played < 2 * len(plans) or time.monotonic() < until):
-        async with scorer.session() as session:
-            for number, (episode, actions) in [*enumerate(plans)] * 5:
-                again = await session.play(
-                    episode.seed, actions, False, most=MOST_SOLUTION_STEPS, limit_s=scorer.budget_s
-                )
-                played += 1
-                rewards = [call.reward for call in again.calls]
-                before = first.setdefault(number, rewards)
-                if not all(map(close, before, rewards)):
-                    raise CheckFailure(
-                        f"the same {len(actions)} actions with seed={episode.seed} got rewards {before[-5:]} once, "
-                        f"and {rewards[-5:]} in another one of {played} repeats.",
-                        "compute the reward from the episode alone: no clock, no random numbers beside self.rng, no "
-                        "order of a set, no data of earlier episodes",
-                    )
-                if time.monotonic() > until:
-                    break
+        await scorer.each(block, check_repeat, until, least=2 * len(plans))  # each time in new sessions
     return f"{len(plans)} lists of actions got the same rewards in {played // len(plans)} repeats each"
 
 
@@ -120,28 +123,31 @@ async def semantic_repeatable(harness: ConformanceHarness) -> str:
 async def semantic_once(harness: ConformanceHarness) -> str:
     scorer = EpisodeScorer.of(harness)
     solutions = await scorer.solutions()
-    ways = 0
-    async with scorer.session() as session:
-        for solution in solutions[:3]:
-            actions = solution.actions
-            repeats = {
-                "each action twice": [each for action in actions for each in (action, action)],
-                "all actions twice": [*actions, *actions],
-                "the last action six times": [*actions, *[actions[-1]] * 5],
-            }
-            ways = len(repeats)
-            for name, steps in repeats.items():
-                episode = await session.play(
-                    solution.seed, steps, False, most=MOST_SOLUTION_STEPS, limit_s=scorer.budget_s, after_end=3
-                )
-                if episode.share > 1 + ABOVE:
-                    raise CheckFailure(
-                        f"with seed={solution.seed}, a solution with {name} gets {episode.total:g}, more than the "
-                        f"maximum {episode.maximum:g}.",
-                        "pay each part of a solution once: keep in the state what has been paid, and end the episode "
-                        "with its last part",
-                    )
-    return f"{ways} kinds of repeats get no more than the maximum"
+    limit_s = scorer.budget_s
+    plans: list[tuple[ScoredEpisode, str, list[Action]]] = []
+    for solution in solutions[:3]:
+        actions = solution.actions
+        plans += [
+            (solution, "each action twice", [each for action in actions for each in (action, action)]),
+            (solution, "all actions twice", [*actions, *actions]),
+            (solution, "the last action six times", [*actions, *[actions[-1]] * 5]),
+        ]
+
+    async def check_plan(session: ScoredSession, plan: tuple[ScoredEpisode, str, list[Action]]) -> None:
+        solution, name, steps = plan
+        episode = await session.play(
+            solution.seed, steps, False, most=MOST_SOLUTION_STEPS, limit_s=limit_s, after_end=3
+        )
+        if episode.share > 1 + ABOVE:
+            raise CheckFailure(
+                f"with seed={solution.seed}, a solution with {name} gets {episode.total:g}, more than the "
+                f"maximum {episode.maximum:g}.",
+                "pay each part of a solution once: keep in the state what has been paid, and end the episode "
+                "with its last part",
+            )
+
+    await scorer.each(plans, check_plan)
+    return "three kinds of repeats get no more than the maximum"
 
 
 @Check.of(
@@ -155,13 +161,13 @@ async def semantic_leak(harness: ConformanceHarness) -> str:
     answers = answers_of(solutions)
     if not answers:
         raise CheckSkip(f"no field of the solutions has different values in {LEAST_TASKS} tasks")
-    shown: list[list[Any]] = []
-    async with scorer.session() as session:
-        for number, solution in enumerate(solutions):
-            wrong = solutions[number - 1].actions
-            episode = await session.play(solution.seed, wrong, False, most=3)
-            running = [*takewhile(lambda call: not call.done, episode.calls)]
-            shown.append([call.observation for call in running])
+
+    async def observations(session: ScoredSession, number: int) -> list[Any]:
+        wrong = solutions[number - 1].actions
+        episode = await session.play(solutions[number].seed, wrong, False, most=3)
+        return [call.observation for call in takewhile(lambda call: not call.done, episode.calls)]
+
+    shown = await scorer.each(range(len(solutions)), observations)
     for step in range(min(map(len, shown))):
         _check_shown([each[step] for each in shown], answers, "the observation after " + _after(step), CheckFailure)
     return f"observations of {len(solutions)} tasks have none of their answers"

@@ -6,20 +6,23 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, stdev
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ..environment import Environment
 from ..errors import OpenEnvError
-from ..runtime.manager import result_of
+from ..runtime.manager import SessionManager, result_of
+from ..runtime.profile import Execution
 from ..runtime.session import Session
 from .check import CheckFailure, CheckSkip
 from .harness import CallOutcome, ConformanceHarness, EpisodePlayer
 
 Action = dict[str, Any]
+Job = TypeVar("Job")
+Played = TypeVar("Played")
 # Tasks that are played by their solution, and the first seeds of tasks for players: those to choose from, and others.
 TASKS = 8
 FIRST_TASK, FIRST_TRIAL, FIRST_PROOF = 1000, 1500, 2000
@@ -27,8 +30,11 @@ TRIALS, PROOFS = 4, 24
 MOST_STEPS, MOST_SOLUTION_STEPS = 60, 1000
 # Invalid actions in a row, after which an episode is given up.
 MOST_REFUSED = 4
-# Time for all episodes of one check, as a multiple of the limit of a call; and seconds for one episode of a cheat.
-BUDGET_CALLS, EPISODE_S = 0.3, 1.0
+# Time for the episodes of one check, as a multiple of the limit of a call, and as a part of the time that is left of
+# that for all checks; and seconds for one episode of a cheat.
+BUDGET_CALLS, BUDGET_PART, ALL_CALLS, EPISODE_S = 0.3, 1 / 12, 4.0, 1.0
+# Sessions that play at once, if each has a process of its own.
+SESSIONS = 4
 # Parts of the range from floor to maximum: how far a solution may be below, and a cheat above.
 BELOW, ABOVE = 0.02, 0.05
 # One-sided quantile of the normal distribution: a sound environment fails a check by chance in one of 200 cases.
@@ -93,12 +99,15 @@ class ScoredSession:
 
     Args:
         player: Plays it.
-        session: Its session in the server.
+        manager: The sessions of the server.
+        opening: Held while one session of the server begins to open.
     """
 
-    def __init__(self, player: EpisodePlayer, session: Callable[[], Session]):
+    def __init__(self, player: EpisodePlayer, manager: SessionManager, opening: asyncio.Lock):
         self._player = player
-        self._session = session
+        self._manager = manager
+        self._opening = opening
+        self._session: Session | None = None
 
     async def call(self, operation: Callable[[Any, Any], Any]) -> Any:
         """Runs a function on the environment, where its other methods run.
@@ -106,7 +115,8 @@ class ScoredSession:
         Raises:
             OpenEnvError: It failed.
         """
-        return await result_of(partial(self._session().call, operation, None))
+        assert self._session is not None, "no episode was begun"
+        return await result_of(partial(self._session.call, operation, None))
 
     async def state(self) -> dict[str, Any]:
         """The state, as clients read it."""
@@ -135,7 +145,7 @@ class ScoredSession:
         """
         until = time.monotonic() + limit_s
         await asyncio.sleep(0)  # inline environments never yield: let other tasks run
-        calls = [await self._player.reset(seed)]
+        calls = [await self._reset(seed)]
         if calls[0].error is not None:
             raise CheckSkip(f"reset(seed={seed}) failed: {calls[0].error.message}")
         floor, maximum = await self._range()
@@ -185,6 +195,20 @@ class ScoredSession:
             return action
 
         return await self.run(seed, choose, MOST_SOLUTION_STEPS, limit_s)
+
+    async def _reset(self, seed: int) -> CallOutcome:
+        if self._session in self._manager.sessions:
+            return await self._player.reset(seed)
+        # The client opens a session now, or again after one was lost: the one that is added is its session.
+        async with self._opening:
+            before = self._manager.sessions
+            reset = asyncio.ensure_future(self._player.reset(seed))
+            added: list[Session] = []
+            while not added and not reset.done():
+                await asyncio.sleep(0)
+                added = [each for each in self._manager.sessions if each not in before]
+            self._session = added[0] if added else None
+        return await reset
 
     async def _range(self) -> tuple[float, float]:
         found: Any = None
@@ -248,14 +272,14 @@ class EpisodeScorer:
         harness: The environment under test.
 
     Attributes:
-        budget_s: Seconds for all episodes of one check.
         code_field: The field with code (`code_checks.CodeField`); False without one, None before the first search.
     """
 
     def __init__(self, harness: ConformanceHarness):
         self.harness = harness
-        self.budget_s = BUDGET_CALLS * harness.call_s
         self.code_field: Any = None
+        self._until = time.monotonic() + ALL_CALLS * harness.call_s
+        self._opening = asyncio.Lock()
         self._solutions: list[ScoredEpisode] | None = None
 
     @classmethod
@@ -272,18 +296,66 @@ class EpisodeScorer:
         found: Self = harness.scorer
         return found
 
+    @property
+    def budget_s(self) -> float:
+        """Seconds for the episodes of one check; fewer, the more time the checks before it took."""
+        return min(BUDGET_CALLS * self.harness.call_s, max(BUDGET_PART * (self._until - time.monotonic()), EPISODE_S))
+
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[ScoredSession]:
         """A session for a block."""
-        manager = self.harness.server.manager
         async with self.harness.session() as player:
-            before = {id(each) for each in manager.sessions}
+            yield ScoredSession(player, self.harness.server.manager, self._opening)
 
-            def session() -> Session:
-                found: Session = next(each for each in manager.sessions if id(each) not in before)
-                return found
+    async def session_count(self) -> int:
+        """The number of sessions that play at once."""
+        in_processes = (await self.harness.facts()).execution is Execution.PROCESS
+        return min(SESSIONS, self.harness.server.manager.limits.max_sessions) if in_processes else 1
 
-            yield ScoredSession(player, session)
+    async def each(
+        self,
+        jobs: Iterable[Job],
+        play: Callable[[ScoredSession, Job], Awaitable[Played]],
+        until: float = math.inf,
+        least: int = 1,
+    ) -> list[Played]:
+        """Plays a list of jobs, several at once if sessions have processes of their own.
+
+        Args:
+            jobs: The jobs; each begins when a session is free for it.
+            play: Plays one job in a session.
+            until: Monotonic time after which no further job begins.
+            least: Number of jobs that are played also after that.
+
+        Returns:
+            The results, in the order of the jobs.
+
+        Raises:
+            Exception: The first one that `play` raised.
+        """
+        found: dict[int, Played] = {}
+
+        def waiting() -> Iterator[tuple[int, Job]]:
+            for number, job in enumerate(jobs):
+                if number >= least and time.monotonic() > until:
+                    return
+                yield number, job
+
+        async def work() -> None:
+            async with self.session() as session:
+                for number, job in queue:
+                    try:
+                        found[number] = await play(session, job)
+                    except BaseException:
+                        queue.close()
+                        raise
+
+        queue = waiting()
+        ends = await asyncio.gather(*(work() for _ in range(await self.session_count())), return_exceptions=True)
+        for error in ends:
+            if error is not None:
+                raise error
+        return [found[number] for number in sorted(found)]
 
     async def solutions(self) -> list[ScoredEpisode]:
         """An episode of the environment's solution for each of some tasks.
@@ -294,16 +366,20 @@ class EpisodeScorer:
         """
         if self._solutions is None:
             found: list[ScoredEpisode] = []
-            until = time.monotonic() + 2 * self.budget_s
-            async with self.session() as session:
-                for seed in range(FIRST_TASK, FIRST_TASK + 3 * TASKS):
-                    if len(found) == TASKS or (len(found) > 1 and time.monotonic() > until):
-                        break
-                    episode = await session.solve(seed, 2 * self.budget_s)
-                    found += [episode] if episode.actions and not episode.cut else []
+            limit_s = 2 * self.budget_s
+            until = time.monotonic() + limit_s
+
+            async def solve(session: ScoredSession, seed: int) -> ScoredEpisode:
+                return await session.solve(seed, limit_s)
+
+            for first in range(FIRST_TASK, FIRST_TASK + 3 * TASKS, TASKS):
+                episodes = await self.each(range(first, first + TASKS), solve, until, least=2)
+                found += [each for each in episodes if each.actions and not each.cut]
+                if len(found) >= TASKS or time.monotonic() > until:
+                    break
             if not found:
                 raise CheckSkip("the environment declares no solution: let `oracle` return the next action of one")
-            self._solutions = found
+            self._solutions = found[:TASKS]
         return self._solutions
 
     async def best_of(self, players: Sequence[tuple[str, Sequence[Action]]]) -> ProvenReturn:
@@ -315,27 +391,25 @@ class EpisodeScorer:
         Raises:
             CheckFailure: A reward was not a finite number.
         """
-        until = time.monotonic() + self.budget_s
-        count = TRIALS if len(players) <= 2 * TASKS else 2
-        async with self.session() as session:
-            tried: list[tuple[float, int]] = []
-            for number, (name, actions) in enumerate(players):
-                trials = await self._episodes(session, name, actions, FIRST_TRIAL, count, until)
-                tried.append((fmean(each.share for each in trials), -number))
-                if time.monotonic() > until:
-                    break
-            name, actions = players[-max(tried)[1]]
-            until = time.monotonic() + self.budget_s
-            return ProvenReturn(name, await self._episodes(session, name, actions, FIRST_PROOF, PROOFS, until))
+        budget_s = self.budget_s
+        until = time.monotonic() + budget_s
+        seeds = range(FIRST_TRIAL, FIRST_TRIAL + (TRIALS if len(players) <= 2 * TASKS else 2))
 
-    async def _episodes(
-        self, session: ScoredSession, name: str, actions: Sequence[Action], first: int, count: int, until: float
-    ) -> list[ScoredEpisode]:
-        episodes: list[ScoredEpisode] = []
-        while len(episodes) < count and (len(episodes) < 2 or time.monotonic() < until):
-            episodes.append(await session.play(first + len(episodes), actions))
-            if (error := episodes[-1].unsendable) is not None:
+        async def play(session: ScoredSession, job: tuple[str, Sequence[Action], int]) -> ScoredEpisode:
+            name, actions, seed = job
+            episode = await session.play(seed, actions)
+            if (error := episode.unsendable) is not None:
                 raise CheckFailure(
                     f"{name}: {error}.", "check that each number is finite (math.isfinite) before you compute with it"
                 )
-        return episodes
+            return episode
+
+        # Each player in its first task, then each in its second: if time is short, none is left out.
+        trials = [(*player, seed) for seed in seeds for player in players]
+        shares: dict[int, list[float]] = {}
+        for number, episode in enumerate(await self.each(trials, play, until)):
+            shares.setdefault(number % len(players), []).append(episode.share)
+        best = max(shares, key=lambda number: (fmean(shares[number]), -number))
+        name, actions = players[best]
+        proofs = [(name, actions, seed) for seed in range(FIRST_PROOF, FIRST_PROOF + PROOFS)]
+        return ProvenReturn(name, await self.each(proofs, play, time.monotonic() + budget_s, least=2))
