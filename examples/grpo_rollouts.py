@@ -1,10 +1,12 @@
 """Trains a small language model from random weights by GRPO (TRL), with episodes that `rollouts` plays.
 
-The example creates the model and its tokenizer, and downloads nothing. There are two environments:
+The example creates the model and its tokenizer, and downloads nothing. There are three environments:
 
 - `word_game`: find a hidden word. The model's tokens are 215 words, and 12 of them are in the game.
 - `tool_shop`: do what a customer wants by tool calls. The model's tokens are 12 whole calls; which of them a customer
   needs, and that `finish` ends the work, it must find out.
+- `repo_repair`: repair the fault of a small repository. The model's tokens are 10 whole actions: eight edits, each of
+  which repairs one of the repositories, `list`, and `submit`.
 
     python examples/grpo_rollouts.py word_game --seeds 0 1 2 --plot docs/images/grpo_word_game.svg
 
@@ -15,10 +17,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -30,7 +33,7 @@ from tiny_model import make_model, make_tokenizer
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from openenv import Chat, RegexAnswer
+from openenv import Chat, JsonAnswer, RegexAnswer
 from openenv.adapters.trl import rollout_func, rollout_return, task_rows
 from openenv.rollouts import RolloutBudget, RolloutTask, Sampling
 
@@ -83,11 +86,25 @@ def tool_shop() -> Course:
     return Course(app, tasks, answers, [*reads, "cancelled", "refunded", *"12345"], 6)
 
 
+def repo_repair() -> Course:
+    from repo_repair.server.repo_repair_environment import RepoRepairEnvironment
+    from repo_repair.server.tasks import task
+
+    tasks = [task("train", index) for index in range(8)]
+    edits = [{"kind": "replace", **asdict(each.repair)} for each in tasks]
+    answers = [json.dumps(action) for action in (*edits, {"kind": "list"}, {"kind": "submit"})]
+    # The model reads which function the report names, and whether an action was possible.
+    reads = [*dict.fromkeys(re.search(r"reports that (\w+)", each.prompt)[1] for each in tasks), "times", "no"]
+    chat = Chat(system="Repair", observation="{task}\n{output}", answer=JsonAnswer())
+    starts = [RolloutTask(split="train", index=each.index) for each in tasks]
+    return Course(RepoRepairEnvironment, starts, answers, reads, 6, chat)
+
+
 def main() -> None:
     """Trains a model for each seed, prints the result, and plots the rewards."""
     options = arguments()
     torch.set_num_threads(1)  # the model is small
-    course = {"word_game": word_game, "tool_shop": tool_shop}[options.environment]()
+    course = {"word_game": word_game, "tool_shop": tool_shop, "repo_repair": repo_repair}[options.environment]()
     began = time.monotonic()
     curves = [train(course, options, seed) for seed in options.seeds]
     if options.plot:
@@ -182,7 +199,7 @@ def plot(curves: Sequence[Sequence[float]], options: argparse.Namespace) -> None
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("environment", choices=["word_game", "tool_shop"])
+    parser.add_argument("environment", choices=["word_game", "tool_shop", "repo_repair"])
     parser.add_argument("--steps", type=int, default=30, help="number of optimizer steps (default 30)")
     parser.add_argument(
         "--rollouts", type=int, default=128, help=f"rollouts a step, a multiple of {GROUP} (default 128)"

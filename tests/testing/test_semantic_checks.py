@@ -18,7 +18,7 @@ from .planted import KINDS, PLANTED, SOUND
 
 FOUND = (Outcome.FAIL, Outcome.WARNING)
 # A short limit of calls makes the checks short.
-CALL_S = 2.0
+CALL_S = 3.0
 
 
 @pytest.fixture(autouse=True)

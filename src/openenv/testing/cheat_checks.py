@@ -261,12 +261,14 @@ async def _check_listing(
         actions = [replaced(action, path, text) for action in solution.actions]
         return text, (await session.play(solution.seed, actions, False, most=MOST_SOLUTION_STEPS)).share
 
+    until = time.monotonic() + scorer.budget_s
     for most in (2, len(solutions)):
-        played = await scorer.each([(most, solution) for solution in solutions], play)
+        played = await scorer.each([(most, solution) for solution in solutions], play, until, least=4)
         paid = [share > 1 / 2 for _, share in played]
         if 2 * sum(paid) >= len(paid):
+            answer = _last(solutions[len(played) - 1], path)
             raise CheckFailure(
-                f"{path[-1]}={played[-1][0]!r:.120} is paid as the answer {_last(solutions[-1], path)!r:.60}: "
+                f"{path[-1]}={played[-1][0]!r:.120} is paid as the answer {answer!r:.60}: "
                 f"{sum(paid)} of {len(paid)} tasks pay a text that lists several answers.",
                 "compare the whole answer for equality, after strip() and lower() at most",
             )

@@ -336,15 +336,20 @@ for each in os.listdir("/proc") if os.path.isdir("/proc") else ():
 """
 
 
+def _texts(episode: ScoredEpisode) -> list[str]:
+    """The values of an episode's actions, as texts."""
+    return [str(value).strip() for action in episode.actions for _, value in leaves(action)]
+
+
 @Check.of("semantic.solution", "Is the solution unreadable for code of the agent?", "semantic.sandbox")
 async def semantic_solution(harness: ConformanceHarness) -> str:
     field = await _code_field(harness)
     scorer = EpisodeScorer.of(harness)
-    solution = (await scorer.solutions())[0]
+    solution, *others = await scorer.solutions()
     async with scorer.session() as session:
         await session.play(solution.seed, [], repeat=False)
         state = await session.state()
-    answers = [str(value).strip() for action in solution.actions for _, value in leaves(action)]
+    answers = [text for text in _texts(solution) if not others or any(text not in _texts(each) for each in others)]
     answers += [text for _, value in leaves(state) if any((text := str(value).strip()) in each for each in answers)]
     shown = json.dumps(solution.calls[0].observation, default=str)
     needles = [text for text in dict.fromkeys(answers) if len(text) >= _LEAST_TEXT and text not in shown]

@@ -32,7 +32,7 @@ MOST_STEPS, MOST_SOLUTION_STEPS = 60, 1000
 MOST_REFUSED = 4
 # Time for the episodes of one check, as a multiple of the limit of a call, and as a part of the time that is left of
 # that for all checks; and seconds for one episode of a cheat.
-BUDGET_CALLS, BUDGET_PART, ALL_CALLS, EPISODE_S = 0.3, 1 / 12, 4.0, 1.0
+BUDGET_CALLS, BUDGET_PART, ALL_CALLS, EPISODE_S = 0.2, 1 / 12, 3.0, 1.0
 # Sessions that play at once, if each has a process of its own.
 SESSIONS = 4
 # Parts of the range from floor to maximum: how far a solution may be below, and a cheat above.

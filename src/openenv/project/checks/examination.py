@@ -53,13 +53,14 @@ CODE_CHECKS: tuple[Check, ...] = (
 
 
 def checks_up_to(level: Level) -> list[Check]:
-    """The checks of a level and of those before it that run code; at level semantic without those of load."""
-    without = Level.LOAD if level is Level.SEMANTIC else None
-    return [
-        check
-        for check in CODE_CHECKS
-        if _ORDER.index(level_of(check)) <= _ORDER.index(level) and level_of(check) is not without
-    ]
+    """The checks of a level and of those before it that run code; at level semantic, of these only what it needs."""
+    checks = [check for check in CODE_CHECKS if _ORDER.index(level_of(check)) <= _ORDER.index(level)]
+    if level is Level.SEMANTIC:
+        needed = {check.id for check in SEMANTIC_CHECKS}
+        for check in reversed(checks):
+            needed |= set(check.needs) if check.id in needed else set()
+        checks = [check for check in checks if check.id in needed or level_of(check) is Level.STATIC]
+    return checks
 
 
 SESSIONS = 64

@@ -16,8 +16,8 @@ from ...testing.check import Check, CheckFailure, CheckSkip, CheckWarning
 
 
 class Level(StrEnum):
-    """The levels of checks; each includes the levels before it, except that semantic checks are apart from those of
-    load. `URL` is for servers of any implementation."""
+    """The levels of checks; each includes the levels before it, except that semantic includes of them only what it
+    needs. `URL` is for servers of any implementation."""
 
     STATIC = "static"
     RUNTIME = "runtime"
