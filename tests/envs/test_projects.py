@@ -16,11 +16,12 @@ import pytest
 pytestmark = pytest.mark.real
 
 ENVS = Path(__file__).parent.parent.parent / "envs"
-PROJECTS = ("gridworld", "python_sandbox", "reasoning", "tool_shop", "word_game")
+PROJECTS = ("gridworld", "python_sandbox", "reasoning", "repo_repair", "tool_shop", "word_game")
 LIMIT_S = 240.0
 LARGEST_PICTURE = 60 * 1024
 # A reasoning task takes milliseconds to be made, where a step of the others takes microseconds.
 LESS = {"reasoning": ("--episodes", "300"), "python_sandbox": ("--sessions", "16", "--episodes", "60")}
+LESS["repo_repair"] = LESS["python_sandbox"]
 
 each_project = pytest.mark.parametrize("name", PROJECTS)
 
@@ -41,7 +42,7 @@ def run(*command: str, cwd: Path) -> str:
 
 
 def needs(name: str) -> None:
-    if name == "python_sandbox" and shutil.which("bwrap") is None:
+    if name in ("python_sandbox", "repo_repair") and shutil.which("bwrap") is None:
         pytest.skip("needs bubblewrap")
 
 
@@ -50,9 +51,9 @@ def test_the_projects_are_all_there_are() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gridworld", "reasoning", "word_game"])
+@pytest.mark.parametrize("name", ["gridworld", "reasoning", "repo_repair", "word_game"])
 def test_its_own_tests_pass(name: str) -> None:
-    """Those of the other two are run beside what else is asked of them."""
+    """Those of the others are run beside what else is asked of them."""
     # What its conformance tests ask is what the checks ask, below.
     options = ("-q", "-p", "no:cacheprovider", "-k", "not TestConformance")
     assert " passed" in run(sys.executable, "-m", "pytest", *options, cwd=ENVS / name)
