@@ -103,3 +103,13 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
         program.send_signal(2)
         program.communicate(timeout=60)
     assert list(tmp_path.iterdir()) == []
+
+
+@needs_bwrap
+async def test_a_mount_below_a_folder_that_only_root_may_enter_can_be_read(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    mount = tmp_path / "in" / "it"
+    mount.mkdir(parents=True)
+    (mount / "file").write_text("text")
+    async with ProcessSandbox(mounts=[mount]) as sandbox:
+        assert (await sandbox.run(["cat", str(mount / "file")], timeout_s=60)).stdout == "text"

@@ -38,7 +38,7 @@ _WIDEST = 140
     type=click.Choice([*map(str, (Level.STATIC, Level.RUNTIME, Level.LOAD, Level.SEMANTIC))]),
     default=str(Level.LOAD),
     show_default=True,
-    help="Checks to make: files and imports; also episodes; also many sessions and episodes; or, in place of those, "
+    help="Checks to make: files and imports; also episodes; also many sessions and episodes; or, apart from those, "
     "whether scores are honest.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, and nothing else.")

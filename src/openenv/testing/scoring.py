@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, stdev
@@ -335,7 +335,7 @@ class EpisodeScorer:
         """
         found: dict[int, Played] = {}
 
-        def waiting() -> Iterator[tuple[int, Job]]:
+        def waiting() -> Generator[tuple[int, Job], None, None]:
             for number, job in enumerate(jobs):
                 if number >= least and time.monotonic() > until:
                     return

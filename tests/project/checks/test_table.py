@@ -44,5 +44,12 @@ def test_a_level_includes_those_before_it() -> None:
     asked = {level: [check.id for check in checks_up_to(level)] for level in levels}
     assert asked[Level.RUNTIME][: len(asked[Level.STATIC])] == asked[Level.STATIC]
     assert asked[Level.LOAD] == [check.id for check in CODE_CHECKS if level_of(check) is not Level.SEMANTIC]
-    assert asked[Level.SEMANTIC] == [check.id for check in CODE_CHECKS if level_of(check) is not Level.LOAD]
+    needed = {need for check in CODE_CHECKS if check.id in asked[Level.SEMANTIC] for need in check.needs}
+    assert needed <= set(asked[Level.SEMANTIC])
+    assert {name for name in asked[Level.SEMANTIC] if name.startswith("runtime.")} == {
+        "runtime.session",
+        "runtime.reset",
+        "runtime.step",
+        "runtime.seed",
+    }
     assert {level_of(check) for check in checks_up_to(Level.RUNTIME)} == {Level.STATIC, Level.RUNTIME}
