@@ -52,10 +52,12 @@ def main() -> int:
     show(rows)
     if options.markdown:
         options.markdown.write_text(as_markdown(rows))
-    failed = [fault.name for fault, ours, _ in rows if not ours.ok]
-    _say(f"FAILED: {', '.join(failed)}" if failed else f"all {len(rows)} faults survived")
-    print(json.dumps({fault.name: {"ours": vars(ours), "peer": _plain(peer)} for fault, ours, peer in rows}))
-    return 1 if failed else 0
+    print(
+        json.dumps({fault.name: {"ours": vars(ours), "peer": _plain(peer)} for fault, ours, peer in rows}), flush=True
+    )
+    reasons = [f"FAILED {fault.name}: {reason}" for fault, ours, _ in rows for reason in ours.failed]
+    print(*reasons or [f"all {len(rows)} faults survived"], sep="\n", file=sys.stderr)  # as pytest names what failed
+    return 1 if reasons else 0
 
 
 def _again(fault: Fault, late: Finding, options: argparse.Namespace) -> Finding:
