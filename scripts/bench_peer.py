@@ -35,8 +35,6 @@ from openenv.bench.steps import ClosedLoop, measure_steps
 
 SCRIPTS = Path(__file__).resolve().parent
 FORMS = ("sync", "async", "inline")
-IDLE_SESSIONS = 1024
-VECTOR_SESSIONS = 256
 MAX_SESSIONS = 20_000
 WAIT_S = 1.0
 TIMEOUT_S = 120.0
@@ -102,7 +100,7 @@ def _costs(
     memory = _alternate(
         systems,
         1,
-        lambda start: _idle_memory(start("async", cpus=server_core)),
+        lambda start: _idle_memory(start("async", cpus=server_core), options.idle_sessions),
         lambda name, value: log.print(f"async, {name}: {value:.1f} KB an idle session"),
     )
     os.sched_setaffinity(0, set(cores))
@@ -160,11 +158,13 @@ def _both_sides(process: ServedProcess, ours: bool, options: argparse.Namespace)
     """CPU microseconds of server and client per step."""
     with process as server:
         if ours:
-            loop = ClosedLoop(server.url, VECTOR_SESSIONS, options.duration, {"wait_seconds": 0.0}, vector=True)
+            loop = ClosedLoop(
+                server.url, options.vector_sessions, options.duration, {"wait_seconds": 0.0}, vector=True
+            )
             cost = measure_steps(loop, server=server)
             assert cost.us_per_step is not None
             return cost.us_per_step
-        arguments = [server.url, str(VECTOR_SESSIONS), str(options.duration)]
+        arguments = [server.url, str(options.vector_sessions), str(options.duration)]
         command = [str(options.peer_python.absolute()), str(SCRIPTS / "peer_load.py"), *arguments]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:  # noqa: S603
             assert load.stdin is not None
@@ -179,12 +179,12 @@ def _both_sides(process: ServedProcess, ours: bool, options: argparse.Namespace)
     return 1e6 * used / int(found["steps"])
 
 
-def _idle_memory(process: ServedProcess) -> float:
+def _idle_memory(process: ServedProcess, sessions: int) -> float:
     """KB of resident memory of the server for an idle session after its reset."""
 
     async def grown(server: ServedProcess) -> int:
         before = server.resident_bytes()
-        clients = [GenericEnvClient(server.url, websocket_ping_interval_s=None) for _ in range(IDLE_SESSIONS)]
+        clients = [GenericEnvClient(server.url, websocket_ping_interval_s=None) for _ in range(sessions)]
         for client in clients:
             await client.reset()
         after = server.resident_bytes()
@@ -192,7 +192,7 @@ def _idle_memory(process: ServedProcess) -> float:
         return after - before
 
     with process as server:
-        return asyncio.run(grown(server)) / IDLE_SESSIONS / 1024
+        return asyncio.run(grown(server)) / sessions / 1024
 
 
 def _storm(
@@ -256,6 +256,8 @@ def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=2, help="measurements of each")
     parser.add_argument("--sessions", type=int, default=64, help="sessions that step at the same time")
+    parser.add_argument("--vector-sessions", type=int, default=256, help="sessions of each package's own client")
+    parser.add_argument("--idle-sessions", type=int, default=1024, help="sessions whose memory is measured")
     parser.add_argument("--duration", type=float, default=4.0, help="duration of each measurement in seconds")
     parser.add_argument(
         "--scale-grid",

@@ -20,7 +20,7 @@ def run(*arguments):
 def test_both_are_measured_by_the_same_rule():
     result = run(
         *("--peer-python", sys.executable, "--forms", "inline", "--rounds", 1, "--duration", 0.3),
-        *("--scale-grid", 8, "--workers", 1, "--processes", 1),
+        *("--scale-grid", 8, "--workers", 1, "--processes", 1, "--vector-sessions", 16, "--idle-sessions", 128),
     )
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout.splitlines()[-1])
