@@ -109,14 +109,7 @@ class ServedHarness(vf.Harness[ServedHarnessConfig]):
     NEEDS_CONTAINER = False
 
     async def launch(
-        self,
-        ctx: Any,
-        trace: Any,
-        runtime: Any,
-        endpoint: str,
-        secret: str,
-        mcp_urls: dict[str, str],
-        data: ServedData,
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: ServedData
     ) -> vf.ProgramResult:
         """Plays one episode with the model behind `endpoint`. Raises `HarnessError` if it failed."""
         task = RolloutTask(arguments=data.reset)

@@ -82,14 +82,7 @@ class SessionHarness(vf.Harness[vf.HarnessConfig]):
     EXECUTES_CODE = NEEDS_CONTAINER = False
 
     async def launch(
-        self,
-        ctx: Any,
-        trace: Any,
-        runtime: Any,
-        endpoint: str,
-        secret: str,
-        mcp_urls: dict[str, str],
-        data: vf.TaskData,
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: vf.TaskData
     ) -> vf.ProgramResult:
         """Speaks until the model answers without a tool call, or verifiers ends the rollout."""
         system, prompt = self.resolve_prompt(data)

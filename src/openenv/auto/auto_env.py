@@ -14,6 +14,7 @@ from ..errors import LaunchFailed, UnknownEnvironment, UsageError
 from ..project import catalog
 from ..project.catalog import canonical
 from ..project.hub import SpaceName
+from ..providers.redaction import last_lines
 from ..settings import ClientSettings
 from .classes import class_of, entry_info
 
@@ -81,7 +82,7 @@ class SpacePackage(SpaceName):
         except subprocess.TimeoutExpired:
             raise LaunchFailed(f"installing {source} took more than {INSTALL_TIMEOUT_S:g} s") from None
         if done.returncode != 0:
-            tail = "\n".join((done.stdout + done.stderr).splitlines()[-TAIL_LINES:])
+            tail = last_lines(done.stdout + done.stderr, TAIL_LINES)
             raise LaunchFailed(f"{source} could not be installed (exit code {done.returncode}):\n{tail}")
         importlib.invalidate_caches()
 

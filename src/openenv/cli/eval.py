@@ -360,14 +360,7 @@ eval_.add_command(compare)
     show_default=True,
     help="Relative difference of rewards that is allowed.",
 )
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0.0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Time limit of a call, in seconds.",
-)
+@terminal.call_timeout
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
 def rescore(
     run: Path,

@@ -21,7 +21,7 @@ import click
 import msgspec
 
 from ..errors import OpenEnvError, SeedIgnored, UnknownEnvironment, UsageError
-from .terminal import COUNT, PATH, NoAnswer, ProgressBar, columns, complete_target, cut, plural, tame
+from .terminal import COUNT, PATH, NoAnswer, ProgressBar, call_timeout, columns, complete_target, cut, plural, tame
 
 if TYPE_CHECKING:
     from ..evals.rescore import StoredEpisode
@@ -184,14 +184,7 @@ SESSIONS = 16
     help="Relative difference that is allowed between floats; 0: exact comparison.",
 )
 @click.option("--unseeded", is_flag=True, help="Also compare episodes that were reset without a seed.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(min=0.0, min_open=True),
-    default=60.0,
-    show_default=True,
-    help="Time limit of a call, in seconds.",
-)
+@call_timeout
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")
 def replay(
     path: Path,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -90,13 +89,11 @@ def add(*, for_user: bool, dest: Path | None, force: bool, **chosen: bool) -> No
 
 def skill_text() -> str:
     """The skill file, with the commands of this version."""
-    text = (files(__package__) / "SKILL.md").read_text(encoding="utf-8")
-    return text.replace("{version}", __version__).replace("{commands}", "\n".join(_commands()))
-
-
-def _commands() -> Iterator[str]:
     from .main import SECTIONS
 
+    lines = []
     for heading, commands in SECTIONS.items():
-        yield f"\n{heading}:\n"
-        yield from (f"- `openenv {each.name}`: {each.summary}" for each in commands if not each.hidden)
+        shown = [each for each in commands if not each.hidden]
+        lines += [f"\n{heading}:\n", *(f"- `openenv {each.name}`: {each.summary}" for each in shown)]
+    text = (files(__package__) / "SKILL.md").read_text(encoding="utf-8")
+    return text.replace("{version}", __version__).replace("{commands}", "\n".join(lines))

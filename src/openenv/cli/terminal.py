@@ -19,13 +19,23 @@ import click
 from click.shell_completion import CompletionItem
 
 from ..errors import MissingExtra, UsageError
-from ..providers.redaction import redact, secrets_of
+from ..providers.redaction import is_secret, redact
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 COUNT = click.IntRange(min=1)
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+call_timeout = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Time limit of a call, in seconds.",
+)
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -71,7 +81,7 @@ def variable(text: str) -> tuple[str, str]:
         UsageError: It is not set, or a secret is on the command line.
     """
     name, value = _pair("--env", text)
-    if "=" in text and secrets_of({name: value}):
+    if "=" in text and is_secret(name, value):
         raise UsageError(
             f"every user of this machine can read a command line: set {name} in this shell and pass --env {name} "
             "without a value"
@@ -115,7 +125,7 @@ def yaml_pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise UsageError(f"{option} is {text!r}: write NAME=VALUE")
-        if secrets_of({name: value}):
+        if is_secret(name, value):
             raise UsageError(
                 f"{option} {name}: every user of this machine can read a command line, and results repeat it: set a "
                 "variable instead (HF_TOKEN, KUBECONFIG)"

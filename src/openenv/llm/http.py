@@ -274,7 +274,7 @@ class HttpClient:
                 _, connection = await loop.create_connection(
                     HttpClientConnection,
                     first.hostname or "",
-                    _port_of(first),
+                    first.port or (443 if first.scheme == "https" else 80),
                     ssl=self._tls if first.scheme == "https" else None,
                 )
                 if self._proxy is not None and target.scheme == "https":
@@ -325,10 +325,6 @@ def _proxy_of(url: SplitResult) -> SplitResult | None:
 def _host_of(url: SplitResult) -> str:
     """Host and port as the URL has them, without credentials."""
     return url.netloc.rpartition("@")[2]
-
-
-def _port_of(url: SplitResult) -> int:
-    return url.port or (443 if url.scheme == "https" else 80)
 
 
 def _basic(url: SplitResult, header: str = "authorization") -> dict[str, str]:

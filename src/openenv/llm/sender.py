@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -16,7 +16,7 @@ import msgspec
 from .._http import reason_of
 from ..errors import ContextOverflow, ModelFailed, ModelTimeout, ModelUnavailable, UsageError
 from ..settings import is_loopback_for_secrets
-from .http import HttpClient, PartReader, TooLarge
+from .http import HttpAnswer, HttpClient, PartReader, TooLarge
 
 _MAX_CONNECTIONS = 256
 _MAX_ANSWER_BYTES = 32 * 1024 * 1024
@@ -110,24 +110,16 @@ class HttpSender:
             ModelFailed: The answer is too large.
         """
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        return await self._send("POST", path, data, headers or {}, stall_s, on_part)
+        return await self._reply(self._client.send("POST", path, data, headers or {}, stall_s, on_part), stall_s)
 
     async def get(self, path: str) -> ModelReply:
         """Reads JSON. Raises the errors of `post`."""
-        return await self._send("GET", path, b"", {}, _SILENCE_S)
+        return await self._reply(self._client.send("GET", path, b"", {}, _SILENCE_S), _SILENCE_S)
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        body: bytes,
-        headers: Mapping[str, str],
-        stall_s: float | None,
-        on_part: PartReader | None = None,
-    ) -> ModelReply:
+    async def _reply(self, sent: Awaitable[HttpAnswer], stall_s: float | None) -> ModelReply:
         name = self._address.name
         try:
-            answer = await self._client.send(method, path, body, headers, stall_s, on_part)
+            answer = await sent
         except TooLarge as error:
             raise ModelFailed(f"{name} answered with more than {_MAX_ANSWER_BYTES} bytes") from error
         except OSError as error:

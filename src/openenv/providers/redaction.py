@@ -32,6 +32,11 @@ def secrets_of(variables: Mapping[str, str]) -> list[str]:
     return sorted(found, key=len, reverse=True)
 
 
+def is_secret(name: str, value: str) -> bool:
+    """Whether an environment variable holds a secret."""
+    return bool(secrets_of({name: value}))
+
+
 def redact(text: str, secrets: Iterable[str]) -> str:
     """Masks secrets in a text: the given ones, and those recognized by their form.
 

@@ -154,8 +154,10 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
             return
         try:
             message = self._protocol.receive(frame)
-            if self._restricted:
-                self._check(message)
+            if self._restricted and (
+                forbidden := forbidden_call(self.principal.scope, message["type"], message.get("data"))
+            ):
+                raise forbidden
         except OpenEnvError as error:
             self._refuse(error)
             return
@@ -220,12 +222,6 @@ class V1Connection(CallQueue[bytes | OpenEnvError]):
         """Ends the connection and waits until its environment is closed."""
         self.disconnected()
         await close_session(self._session)
-
-    def _check(self, message: Any) -> None:
-        """Raises `Forbidden` if the client's key does not permit the frame."""
-        forbidden = forbidden_call(self.principal.scope, message["type"], message.get("data"))
-        if forbidden is not None:
-            raise forbidden
 
     def _traced(self, message: Any) -> Done:
         """Wraps `_answer` in a tracing span."""

@@ -40,18 +40,15 @@ def answer_of(observation: Any) -> str | list[dict[str, Any]]:
     """
     try:
         text, images = content_of(observation)
-        parts: list[dict[str, Any]] = [{"type": "image", "image": _to_pil(image)} for image in images]
+        pictures = [each.to_pil() if isinstance(each, RenderedImage) else pillow().fromarray(each) for each in images]
     except (errors.StepFailed, errors.InvalidArgument) as error:
         raise errors.StepFailed(
             f"an observation cannot be shown to the model ({error}): give environment_factory render="
         ) from error
-    if not parts:
+    if not images:
         return text
+    parts: list[dict[str, Any]] = [{"type": "image", "image": picture} for picture in pictures]
     return [*parts, {"type": "text", "text": text}] if text else parts
-
-
-def _to_pil(image: Any) -> Any:
-    return image.to_pil() if isinstance(image, RenderedImage) else pillow().fromarray(image)
 
 
 Results = Sequence[StepResult[Any]]

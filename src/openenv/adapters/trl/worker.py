@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import statistics
 import threading
@@ -82,19 +83,13 @@ class RolloutWorker:
         try:
             while batch := portal().run(self._run.batch(1)):
                 for sample in _samples(batch[0]):
-                    self._put(sample)
+                    while not self._stopped.is_set():  # until the trainer has room
+                        with contextlib.suppress(queue.Full):
+                            self.rollout_buffer.put(sample, timeout=_STOPS_WITHIN_S)
+                            break
             self._end = UsageError("the tasks ran out before the training ended: give more tasks, or max_steps")
         except BaseException as error:  # noqa: BLE001 - the trainer's thread raises it
             self._end = error
-
-    def _put(self, sample: Any) -> None:
-        """Waits until the trainer has room."""
-        while not self._stopped.is_set():
-            try:
-                self.rollout_buffer.put(sample, timeout=_STOPS_WITHIN_S)
-            except queue.Full:
-                continue
-            return
 
 
 def _samples(group: RolloutGroup) -> Iterator[Any]:

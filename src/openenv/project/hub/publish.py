@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...errors import Forbidden, OpenEnvError, UsageError
-from ...providers.redaction import KEYS, secrets_of
+from ...providers.redaction import KEYS, is_secret
 from ..dockerfile import Dockerfile
 from ..image.wheel import own_wheel
 from ..manifest import FrontMatter, Manifest, Project, read_text
@@ -273,7 +273,7 @@ def push(
         check_rights(user, names[0])
         stage = stage or Stage.of(project, request)
         stage.check_no_secrets([str(hub.token), *request.secrets.values()])
-        secret = [name for name, value in variables.items() if secrets_of({name: value})]
+        secret = [name for name, value in variables.items() if is_secret(name, value)]
         notes = [f"the variable {name} of the Space is public: use --secret if it is one" for name in secret]
         if request.interface and variables.get(INTERFACE, "true").lower() in {"false", "0", "no", "off"}:
             notes.append(f"the variable {INTERFACE} turns the web UI off again")

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from ...errors import ProviderBusy, UsageError
 from ...providers.docker_engine import docker_client, docker_errors
-from ...providers.redaction import secrets_of
+from ...providers.redaction import is_secret, secrets_of
 from ..dockerfile import BASE, Dockerfile
 from ..manifest import Project
 from .progress import BuildFailure, BuildProgress, BuildStep, BuildSteps, engine_stream
@@ -269,7 +269,7 @@ class _Build:
         has_own = any(wheel.startswith(f"{WHEELS}/{NAME}-") for wheel in context.wheels)
         wheel = None if has_own else self._add_wheel(context.added, report)
         for argument, value in self._request.arguments.items():
-            if secrets_of({argument: value}):
+            if is_secret(argument, value):
                 self._warnings.append(
                     f"the build argument {argument} looks like a secret: it can be read in the layers of the build"
                 )

@@ -11,7 +11,7 @@ from ...errors import MissingExtra, UsageError
 from ..base import PRIVATE_SERVER_VARIABLES, BlockingContainers, Leftover, SingleServerProvider, StartRate
 from ..deployment import Deployment, Server
 from ..owner import DEPLOYMENT, OWNER, PROVIDER
-from ..redaction import KEYS, key_of, secrets_of
+from ..redaction import KEYS, is_secret, key_of
 from ..spec import CONTAINER_PORT, Capabilities, LaunchSpec
 from .jobs import HubJob, HubJobsApi
 from .proxy import proxy_of_this_loop
@@ -144,7 +144,7 @@ class HFSandboxProvider(BlockingContainers, SingleServerProvider):
         hidden = {
             name: value
             for name, value in variables.items()
-            if name in given or name == KEYS or secrets_of({name: value})
+            if name in given or name == KEYS or is_secret(name, value)
         }
         command = spec.command or self._command
         if spec.command is None and spec.target is not None:

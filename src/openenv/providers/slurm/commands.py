@@ -14,7 +14,7 @@ from ..._asyncio import start_task
 from ...errors import LaunchFailed, ProviderBusy, ProviderFailed
 from ...settings import environ_of_environments
 from ..base import StartRate
-from ..redaction import redact, secrets_of
+from ..redaction import is_secret, redact, secrets_of
 from .job import COLUMNS, FORGOTTEN, SlurmJob, jobs_in, jobs_in_history, leftovers_in
 
 # Seconds for one command. Slurm's commands retry while the controller does not answer.
@@ -35,7 +35,7 @@ _ABOUT_THE_CLUSTER = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLU
 
 def environ_of_jobs() -> dict[str, str]:
     """The environment that jobs get from this process: without variables that look like secrets."""
-    return {name: value for name, value in _environ().items() if not secrets_of({name: value})}
+    return {name: value for name, value in _environ().items() if not is_secret(name, value)}
 
 
 def user() -> str:
