@@ -131,7 +131,7 @@ def completion(context: click.Context, shell: str) -> None:
 SECTIONS = {
     "Begin": [
         LazyCommand("init", "init:init", "Create a project with a working environment."),
-        LazyCommand("import", "importing:import_", "Create a project of another library's environment."),
+        LazyCommand("import", "init:import_", "Create a project of another library's environment."),
         LazyCommand("serve", "serve:serve", "Serve an environment over WebSocket and HTTP."),
         LazyCommand("validate", "validate:validate", "Check an environment, or a running server."),
         LazyCommand("list", "listing:list_", "List the installed environments."),
