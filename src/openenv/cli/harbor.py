@@ -176,7 +176,8 @@ def run(dataset: str, names: tuple[str, ...], as_json: bool, **options: Any) -> 
     \b
     Examples:
       openenv harbor run tasks --agent oracle -o trials
-      openenv harbor run tasks --agent 'my-agent "$INSTRUCTION"' --llm-url http://localhost:8000/v1 -o trials
+      openenv harbor run tasks --agent 'my-agent "$INSTRUCTION"' -o trials \\
+          --llm-url http://localhost:8000/v1
     """
     from ..errors import UsageError
     from ..harbor.tasks import resolve_task_dirs
@@ -209,7 +210,8 @@ def rollout(task_index: int, n_tasks: int, out: Path | None, **options: Any) -> 
 
     \b
     Examples:
-      openenv harbor rollout --llm-url http://localhost:8000/v1 --dataset tasks --harness my-agent --out all.json
+      openenv harbor rollout --llm-url http://localhost:8000/v1 \\
+          --dataset tasks --harness my-agent --out all.json
     """
     import json
 

@@ -349,7 +349,7 @@ class RolloutJournal:
             group.restarts[event.rollout] = group.restarts.get(event.rollout, 0) + 1
         return True
 
-    def _unfinished(self) -> Iterator[msgspec.Struct]:
+    def _unfinished(self) -> Iterator[_GroupEvent]:
         for group in self.groups.values():
             yield group.begun
             for rollout_id, count in group.restarts.items():
@@ -364,7 +364,7 @@ def _group_of(event: TurnTaken | StepTaken | RolloutRestarted | GroupEnded) -> s
     return event.group if isinstance(event, GroupEnded) else event.rollout.rpartition("-")[0]
 
 
-def _events_of(rollout_id: str, turns: Sequence[Turn]) -> Iterator[msgspec.Struct]:
+def _events_of(rollout_id: str, turns: Sequence[Turn]) -> Iterator[TurnTaken | StepTaken]:
     for number, turn in enumerate(turns):
         yield TurnTaken(rollout_id, number, msgspec.structs.replace(turn, steps=[]))
         yield from (StepTaken(rollout_id, number, step) for step in turn.steps)
