@@ -107,9 +107,9 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
 
 @needs_bwrap
 async def test_a_mount_below_a_folder_that_only_root_may_enter_can_be_read(tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
     mount = tmp_path / "in" / "it"
-    mount.mkdir(parents=True)
+    mount.parent.mkdir(0o700)
+    mount.mkdir()
     (mount / "file").write_text("text")
     async with ProcessSandbox(mounts=[mount]) as sandbox:
         assert (await sandbox.run(["cat", str(mount / "file")], timeout_s=60)).stdout == "text"
