@@ -59,6 +59,7 @@ TREE = {
     "RubricFailed": ("StepFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
     "JudgeFailed": ("RubricFailed", "EXECUTION_ERROR", MACHINES, False, (RuntimeError,)),
     "StepTimeout": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError, TimeoutError)),
+    "AgentFailed": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
     "ToolFailed": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
     "EnvironmentCrashed": ("EnvironmentFailed", "EXECUTION_ERROR", ENVIRONMENT, False, (RuntimeError,)),
     "ConnectionFailed": ("OpenEnvError", "SESSION_ERROR", MACHINES, True, (ConnectionError,)),

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 __all__ = [
+    "AgentFailed",
     "Cancelled",
     "CapacityError",
     "ConcurrencyConfigurationError",
@@ -384,6 +385,10 @@ class JudgeFailed(RubricFailed):
     """
 
     blame = "infrastructure"
+
+
+class AgentFailed(EnvironmentFailed):
+    """An agent program did nothing that can be scored: it never called its model, or got no answer from it."""
 
 
 class NotForkable(EnvironmentFailed):

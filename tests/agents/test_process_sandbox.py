@@ -15,7 +15,7 @@ from openenv.agents import ProcessSandbox, Sandbox, SandboxLimits
 from openenv.errors import LaunchFailed, ProviderFailed, UsageError
 from tests.agents.contract import SandboxContract
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="apt-get install bubblewrap")
 
 

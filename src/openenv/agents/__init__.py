@@ -9,12 +9,29 @@ from .._imports import lazy as _lazy
 
 if TYPE_CHECKING:
     from .docker_sandbox import DockerSandbox
+    from .environment import AgentEnvironment, AgentOutcome, AgentTask, RunAgent
     from .process_sandbox import ProcessSandbox
+    from .programs import PROGRAMS, AgentProgram
     from .sandbox import CommandResult, Sandbox, SandboxLimits, SandboxSnapshot
 
-__all__ = ["CommandResult", "DockerSandbox", "ProcessSandbox", "Sandbox", "SandboxLimits", "SandboxSnapshot"]
+__all__ = [
+    "PROGRAMS",
+    "AgentEnvironment",
+    "AgentOutcome",
+    "AgentProgram",
+    "AgentTask",
+    "CommandResult",
+    "DockerSandbox",
+    "ProcessSandbox",
+    "RunAgent",
+    "Sandbox",
+    "SandboxLimits",
+    "SandboxSnapshot",
+]
 
 _HOMES = {
+    **dict.fromkeys(["AgentEnvironment", "AgentOutcome", "AgentTask", "RunAgent"], "openenv.agents.environment"),
+    **dict.fromkeys(["PROGRAMS", "AgentProgram"], "openenv.agents.programs"),
     "DockerSandbox": "openenv.agents.docker_sandbox",
     "ProcessSandbox": "openenv.agents.process_sandbox",
     **dict.fromkeys(["CommandResult", "Sandbox", "SandboxLimits", "SandboxSnapshot"], "openenv.agents.sandbox"),

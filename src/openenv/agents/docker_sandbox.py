@@ -114,7 +114,8 @@ class DockerSandbox(Sandbox):
             timed_out = True
         finally:
             if not work.done():
-                await run_to_completion(self._kill(work))
+                await self.stop()  # the next command starts it again, with the files that it has
+                await asyncio.wait([work])
         if code is None and not timed_out:
             raise ProviderFailed(f"the container ended during {words[0]}: {await self._why_gone()}")
         printed, complaint = (output.text() for output in outputs)
@@ -151,6 +152,18 @@ class DockerSandbox(Sandbox):
 
         with tempfile.TemporaryFile() as archive:
             return await self._call(f"reading {path}", lambda: fetch(archive))
+
+    async def stop(self) -> None:
+        from docker.errors import APIError
+
+        container = self._running()
+
+        def end() -> None:
+            with contextlib.suppress(APIError):  # it has ended
+                container.kill()
+            container.wait()
+
+        await run_to_completion(self._call("stopping the container", end))
 
     async def snapshot(self) -> SandboxSnapshot:
         container = self._running()
@@ -245,16 +258,6 @@ class DockerSandbox(Sandbox):
         if pid and self._network_name == "none":
             await self.network.close()
             await self.network.open(pid)
-
-    async def _kill(self, work: asyncio.Future[Any]) -> None:
-        """Ends every process in the container. The next command starts it again, with the files that it has."""
-        from docker.errors import APIError
-
-        container = self._running()
-        with contextlib.suppress(APIError):  # it has ended
-            await on_thread(container.kill)
-        await on_thread(container.wait)
-        await asyncio.wait([work])
 
     async def _why_gone(self) -> str:
         container = self._running()

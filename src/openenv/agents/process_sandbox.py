@@ -126,6 +126,9 @@ class ProcessSandbox(Sandbox):
             await on_thread(lambda: unpack(archive, Path(folder)))
         return True
 
+    async def stop(self) -> None:
+        self._files()  # no process outlives its command
+
     async def snapshot(self) -> SandboxSnapshot:
         root, place = self._files(), Path(tempfile.mkdtemp(prefix="openenv-snapshot-"))
         try:
@@ -182,6 +185,7 @@ class ProcessSandbox(Sandbox):
             owner = f"{number}:{number}"
             # Options end before the names: those of a snapshot are an agent's.
             subprocess.run(["chown", "-hR", owner, "--", *map(str, own)], check=True, capture_output=True)  # noqa: S603, S607
+        _make_parents(root, self.mounts)
         # The agent makes further folders at the top, and cannot replace those that bubblewrap mounts over.
         root.chmod(0o1777 if self._user is not None else 0o755)
         hosts = "".join(f"{inside} {host}\n" for host, inside in self.network.hosts.items())
@@ -310,6 +314,14 @@ class ProcessSandbox(Sandbox):
 def _documents(text: str) -> list[dict[str, Any]]:
     """What bubblewrap reports, a JSON document in each line."""
     return [json.loads(line) for line in text.splitlines()]
+
+
+def _make_parents(root: Path, mounts: Sequence[Path]) -> None:
+    """Makes the folders above mounts. Those that bubblewrap makes can be entered by root alone."""
+    for place in [root / str(each)[1:] for mount in mounts for each in reversed(mount.parents[:-1])]:
+        if not place.exists():
+            place.mkdir()
+            place.chmod(0o755)
 
 
 def _check_no_link(root: Path, place: Path) -> None:

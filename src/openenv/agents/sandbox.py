@@ -177,7 +177,7 @@ class Sandbox(ABC):
     async def get(self, path: str, folder: str | os.PathLike[str]) -> bool:
         """Copies a file, or what a folder of the sandbox contains, into a folder of this machine.
 
-        Symbolic links, devices and sockets are left out.
+        Devices, sockets, and symbolic links to outside of `path` are left out.
 
         Returns:
             Whether there is such a file or folder.
@@ -186,6 +186,10 @@ class Sandbox(ABC):
             UsageError: It is larger than `limits.file_mb`.
             ProviderFailed: The sandbox failed.
         """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Kills what runs in it. Its files stay, and `run` goes on with them. Raises `ProviderFailed`."""
 
     @abstractmethod
     async def snapshot(self) -> SandboxSnapshot:
@@ -299,7 +303,7 @@ async def packed(
 
 
 def unpack(archive: IO[bytes], folder: Path) -> None:
-    """Extracts regular files and folders: one file, or what one folder contains.
+    """Extracts files, folders, and links within the archive: one file, or what one folder contains.
 
     Args:
         archive: A tar archive from a sandbox, which may have been made to do harm.
@@ -309,23 +313,38 @@ def unpack(archive: IO[bytes], folder: Path) -> None:
         ProviderFailed: It is no archive, or ends too early.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    links: list[tuple[Path, str]] = []
     try:
         with tarfile.open(fileobj=archive) as tar:
             for member in tar:
                 parts = Path(member.name).parts
                 if parts and (parts[0] == "/" or ".." in parts):
                     continue
-                place = folder.joinpath(*(parts[1:] if len(parts) > 1 or member.isdir() else parts))
+                inner = parts[1:] if len(parts) > 1 or member.isdir() else parts
+                place = folder.joinpath(*inner)
                 if member.isdir():
                     place.mkdir(parents=True, exist_ok=True)
-                elif member.isreg() or member.islnk():
+                elif member.issym() and _stays_within(member.linkname, len(inner) - 1):
+                    links.append((place, member.linkname))
+                elif member.isreg() or (member.islnk() and tar.getmember(member.linkname).isreg()):
                     content = tar.extractfile(member)
                     assert content is not None
+                    place.unlink(missing_ok=True)
                     with content, place.open("wb") as copy:
                         shutil.copyfileobj(content, copy)
                     place.chmod(member.mode & 0o777 | 0o600)
     except (tarfile.TarError, KeyError) as error:
         raise ProviderFailed(f"what the sandbox sent is no readable archive: {error}") from error
+    for place, target in links:  # last, so that no file is written through one
+        place.unlink(missing_ok=True)
+        place.symlink_to(target)
+
+
+def _stays_within(target: str, depth: int) -> bool:
+    """Whether a link that is `depth` folders below the top leads to a place below the top."""
+    parts = Path(target).parts
+    up = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
+    return not target.startswith("/") and up <= depth and ".." not in parts[up:]
 
 
 def environment_of(*parts: Mapping[str, str] | None) -> dict[str, str]:

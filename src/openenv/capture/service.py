@@ -174,7 +174,7 @@ class CaptureService:
             if pending is None:
                 return
             limit = session.opened.max_model_calls or self.options.max_model_calls
-            if limit and session.model_calls >= limit:
+            if (limit and session.model_calls >= limit) or session.spent:
                 stop(session, pending)
                 return
             try:

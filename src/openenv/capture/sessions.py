@@ -41,6 +41,7 @@ class SessionOpened(msgspec.Struct, tag="session", omit_defaults=True):
         purpose: `train`, `eval` or `auto`.
         max_model_calls: Most calls, failures included; 0 for no limit.
         max_output_tokens: Most tokens of one answer; 0: as the proxy.
+        max_sampled_tokens: No call begins after that many sampled tokens; 0 for no limit. Needs token ids.
         sampling: Fields that every request of the session gets in place of its own.
         llm_url, model: The engine, and the name of the model there; empty: those of the proxy.
         capture_level: What the engine returns.
@@ -52,6 +53,7 @@ class SessionOpened(msgspec.Struct, tag="session", omit_defaults=True):
     purpose: str = "auto"
     max_model_calls: int = 0
     max_output_tokens: int = 0
+    max_sampled_tokens: int = 0
     sampling: dict[str, Any] = {}
     llm_url: str = ""
     model: str = ""
@@ -83,6 +85,7 @@ class CaptureSession:
         notes: What happened beside.
         engine_key, engine_header: The key of its own engine, and the header; never on disk.
         touched: Unix time of the latest call.
+        sampled_tokens: Number of sampled token ids.
     """
 
     def __init__(self, opened: SessionOpened, path: Path):
@@ -95,6 +98,7 @@ class CaptureSession:
         self.notes: list[SessionNote] = []
         self.engine_key, self.engine_header = "", "Authorization"
         self.touched = opened.time
+        self.sampled_tokens = 0
         self.deleted = False
         self._file = -1
 
@@ -117,6 +121,11 @@ class CaptureSession:
     def model_calls(self) -> int:
         """Calls so far, those in flight and those that failed included."""
         return len(self.graph.turns) + self.count("upstream_error") + len(self.calls)
+
+    @property
+    def spent(self) -> bool:
+        """Whether it may sample no more tokens."""
+        return 0 < self.opened.max_sampled_tokens <= self.sampled_tokens
 
     def count(self, what: str) -> int:
         """How often something happened."""
@@ -174,6 +183,7 @@ class CaptureSession:
 
     def _answer(self, turn: TurnRecord, number: int) -> None:
         self.touched = max(self.touched, turn.time)
+        self.sampled_tokens += len(self.graph.completion_ids(number))
         if turn.call:
             self.answered[turn.call] = number
 
