@@ -175,8 +175,6 @@ class ProcessSandbox(Sandbox):
                     (root / name).symlink_to(Path("/", name).readlink())
             target = root / self.workdir[1:]
             target.mkdir(parents=True, exist_ok=True)
-            for mount in self.mounts:  # only root could pass through the folders that bubblewrap makes
-                (root / str(mount)[1:]).parent.mkdir(parents=True, exist_ok=True)
             if self.folder is not None:
                 _copy(self.folder, target)
         if self._user is not None:
