@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openenv.protocol.buffers import ArrayRows, ReadBuffers
+from openenv.protocol.buffers import ReadBuffers, array_of_rows
 
 SIZE = 4096
 
@@ -74,36 +74,18 @@ def test_arrays_keep_their_values_in_any_order_of_use(moves):
         assert all(array.tobytes() == filled(made, size).tobytes() for made, size, array in kept)
 
 
-def test_rows_are_written_again_when_nothing_of_the_array_is_left():
-    rows = ArrayRows("image", (2, 4, SIZE // 4), np.uint8)
-    places, kept = [], []
-    for number in range(12):
-        rows.begin()
-        observations = [{"image": filled(number + index)} for index in range(2)]
-        for index, observation in enumerate(observations):
-            rows.take(index, observation)
-            assert observation["image"] is rows.rows[index]
-        array = rows.array()
-        assert array.tobytes() == filled(number).tobytes() + filled(number + 1).tobytes()
-        places.append(place(array))
-        if number in (3, 4):
-            kept.append((number, array[1, 2:]))
-        del array
-    assert len(set(places)) == 3
-    for number, part in kept:
-        assert part.tobytes() == filled(number + 1)[2:].tobytes()
-
-
-@pytest.mark.parametrize(
-    "observation",
-    [{}, None, {"image": None}, {"image": [1]}, {"image": filled(1).T}, {"image": filled(1).astype(np.int8)}],
-    ids=["none", "no observation", "null", "list", "shape", "type"],
-)
-def test_rows_leave_what_does_not_fit(observation):
-    rows = ArrayRows("image", (2, 4, SIZE // 4), np.uint8)
-    rows.begin()
-    before = rows.array().copy()
-    same = dict(observation) if observation is not None else None
-    rows.take(0, observation)
-    assert observation is None or all(observation[name] is same[name] for name in same)
-    assert rows.array().tobytes() == before.tobytes()
+def test_rows_of_one_array_are_that_array_and_others_are_none():
+    whole = np.arange(24, dtype=np.int16).reshape(4, 2, 3)
+    again = array_of_rows(list(whole[1:]))
+    assert np.shares_memory(again, whole)
+    assert again.tolist() == whole[1:].tolist()
+    assert array_of_rows([whole[2].reshape(2, 3)]).tolist() == [whole[2].tolist()]
+    empty, fixed = np.zeros((3, 0, 5)), np.ones((3, 4))
+    fixed.flags.writeable = False
+    mixed = [whole[0], whole[1].copy()]
+    for rows in (list(empty), list(fixed), list(whole[::-1]), list(whole[::2]), list(whole.transpose(1, 0, 2))):
+        assert array_of_rows(rows) is None
+    for rows in (mixed, [whole[0].copy()], [[1], [2]], [whole[0], [1]], list(whole[0, 0])):
+        assert array_of_rows(rows) is None
+    assert array_of_rows([whole[0], whole[1].view(np.uint16)]) is None
+    assert array_of_rows([whole[0], whole[1].T]) is None

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from openenv import BatchedEnvClient, _backoff
+from openenv import BatchedEnvClient, BatchResult, _backoff
 from openenv.client import GenericEnvClient, VectorEnvClient, session, websocket
 from openenv.errors import OpenEnvError
 
@@ -85,12 +85,15 @@ def maps(pid="self"):
 
 
 async def play(envs, count, begin=1):
+    played = []
     for number in range(begin, begin + count):
         seeds = [number * 100 + place for place in range(envs.num_envs)]
         results = await envs.step([{"seed": seed} for seed in seeds])
         for seed, result in zip(seeds, results, strict=True):
             assert (result.error, result.reward) == (None, float(number))
             assert result.observation["image"].tobytes() == image(seed).tobytes()
+        played.append(results)
+    return played
 
 
 async def test_images_pass_through_memory_and_it_is_gone_with_the_connection(serve):
@@ -141,17 +144,26 @@ async def test_memory_that_is_too_small_delays_and_loses_nothing(serve):
             await play(envs, 10)
 
 
-async def test_images_are_bit_equal_when_connections_are_cut_at_any_byte(serve, monkeypatch):
+@pytest.mark.parametrize(("variables", "within_bytes"), [({}, 3000), ({"OPENENV_SHARED_MEMORY_MB": "0"}, 300_000)])
+@pytest.mark.parametrize("arrays", ["each", "batch"])
+async def test_images_are_bit_equal_when_connections_are_cut_at_any_byte(
+    serve, monkeypatch, arrays, variables, within_bytes
+):
     for module in (_backoff, session):
         monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.005)
-    with serve() as server, Proxy(urlsplit(server.url).port, 1) as proxy:
-        async with VectorEnvClient(GenericEnvClient, proxy.url, num_envs=4) as envs:
+    kept = []
+    with serve(**variables) as server, Proxy(urlsplit(server.url).port, 1) as proxy:
+        async with VectorEnvClient(GenericEnvClient, proxy.url, num_envs=4, arrays=arrays) as envs:
             await envs.reset()
             begin = 1
             while proxy.accepted < 20:
-                proxy.doom(3000)
-                await play(envs, 3, begin)
+                proxy.doom(within_bytes)
+                kept += await play(envs, 3, begin)
                 begin += 3
+    for number, results in enumerate(kept, 1):
+        images = BatchResult.of(results).observation["image"]
+        assert np.shares_memory(images, results[2].observation["image"]) == (arrays == "batch")
+        assert images.tobytes() == b"".join(image(number * 100 + place).tobytes() for place in range(4))
 
 
 async def test_a_server_that_is_killed_leaves_nothing(serve):

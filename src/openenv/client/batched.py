@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..batched import Autoreset
 from ..errors import InvalidArgument, MissingExtra, OpenEnvError, ProtocolViolation, UsageError
+from ..protocol.buffers import array_of_rows
 from ..types import StepResult
 from .connection import ClientConnectionV2, OneSessionConnection
 from .session_client import SessionClient, SyncSessionClient
@@ -48,11 +49,12 @@ class BatchResult:
             batch = BatchResult.of(await envs.step(actions))  # envs: a VectorEnvClient
             mask = np.isfinite(batch.reward)  # as `reward_mask`
 
-        A reward is NaN where there is none: the call failed, or the environment gave no reward.
+        A reward is NaN where there is none: the call failed, or the environment gave no reward. With
+        `VectorEnvClient(arrays="batch")`, the arrays of the observations are not copied if no call failed.
 
         Args:
             results: Their observations have the same fields. Fields with numbers, or with arrays of one shape, become
-                arrays.
+                arrays; dicts, and lists that contain arrays, become a dict or list of such.
 
         Raises:
             UsageError: There are no results, or all of them failed.
@@ -83,7 +85,10 @@ class BatchResult:
 
 
 def _column(values: list[Any]) -> Any:
-    """An array of numbers, or of arrays of one type and shape; otherwise the list. None becomes 0 in an array."""
+    """An array of numbers, or of arrays of one type and shape; otherwise the list. None becomes 0 in an array.
+
+    Of dicts with the same keys, and of lists of one length that have arrays, a dict or list of such columns.
+    """
     import numpy as np
 
     kinds = {(type(value), getattr(value, "dtype", None), getattr(value, "shape", None)) for value in values}
@@ -91,10 +96,23 @@ def _column(values: list[Any]) -> Any:
     kind = next(iter(kinds))[0] if len(kinds) == 1 else None
     if kind in (bool, int, float):
         return np.array([kind() if value is None else value for value in values])
-    if kind is not None and issubclass(kind, np.ndarray):
-        first = next(value for value in values if value is not None)
+    if kind is None:
+        return values
+    first = next(value for value in values if value is not None)
+    if issubclass(kind, np.ndarray):
+        whole = None if any(value is None for value in values) else array_of_rows(values)
+        if whole is not None:
+            return whole
         return np.stack([np.zeros_like(first) if value is None else value for value in values])
-    return values
+    places: Any = range(0)
+    if kind is dict and all(value is None or value.keys() == first.keys() for value in values):
+        places = first
+    elif kind in (list, tuple) and any(isinstance(part, np.ndarray) for part in first):
+        places = range(len(first)) if all(value is None or len(value) == len(first) for value in values) else places
+    columns = [_column([None if value is None else value[place] for value in values]) for place in places]
+    if not columns:
+        return values
+    return dict(zip(first, columns, strict=True)) if kind is dict else kind(columns)
 
 
 class BatchedEnvClient(SessionClient):

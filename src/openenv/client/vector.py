@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -11,19 +12,21 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from operator import index
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, cast, get_args, overload
 
 from .._backoff import retry_connect
 from ..errors import (
     ConnectionLost,
     InvalidAction,
     InvalidArgument,
+    MissingExtra,
     OpenEnvError,
     ProtocolViolation,
     SeedIgnored,
     SessionLost,
     UsageError,
 )
+from ..protocol.buffers import ReadBuffers
 from ..protocol.client import check_outcome
 from ..protocol.values import SCALARS
 from ..types import ObsT, StepResult
@@ -43,10 +46,10 @@ from .vector_sessions import (
 )
 
 if TYPE_CHECKING:
-    from ..protocol.buffers import ArrayRows
     from .recorded import VectorRecord
 
 ActT = TypeVar("ActT")
+Arrays = Literal["each", "batch"]
 
 
 class SyncVectorEnvClient(Generic[ActT, ObsT]):
@@ -73,6 +76,7 @@ class SyncVectorEnvClient(Generic[ActT, ObsT]):
         num_envs: int = 256,
         connections: int = 1,
         autoreset_mode: AutoresetMode = "disabled",
+        arrays: Arrays = "each",
         **options: Any,
     ) -> None: ...
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -190,6 +194,21 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
     In the last two modes an environment that has no episode for another reason (its session was lost, its reset
     failed) is reset by its next step too. Automatic resets take no arguments.
 
+    With `arrays="batch"`, the arrays of the observations of one call are rows of one array for each field, and
+    `BatchResult.of` returns that array::
+
+        async with VectorEnvClient(CameraEnv, url, num_envs=16, arrays="batch") as envs:
+            batch = BatchResult.of(await envs.reset())
+            batch.observation["image"]  # uint8 of shape (16, 84, 84, 4); its row 3 is results[3].observation.image
+
+    Each array is then copied once, from the frame or the shared memory into its row. The memory is used again when
+    neither the array nor a row nor a view of one is left. A row of a failed environment is 0. Arrays in dicts and
+    lists have rows too. The following have not, and `BatchResult.of` copies them: results of `send` and `send_reset`
+    for a part of the environments, `final_observation`, arrays without dimensions, and arrays that were sent as
+    lists (v1, JSON) or compressed. A field must keep the element type and shape of its first array, in all
+    environments: a result in which it differs has no observation, but `ProtocolViolation` as its error, which names
+    the field.
+
     It stays on the event loop of its first use. `sync()`, or `with`, gives the client for code without one.
 
     Args:
@@ -199,11 +218,13 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         connections: How many connections share them, evenly. A server with several workers puts each connection
             on one of them.
         autoreset_mode: See above.
+        arrays: `each`: an array of an observation has its own memory; `batch`: see above.
         options: Further arguments of `env_cls`: timeouts, limits, `headers`, `api_key`, `strict`, `app`.
             `message_timeout_s` holds for each step and reset of each environment.
 
     Raises:
         UsageError: An invalid number or mode.
+        MissingExtra: `arrays="batch"`, and numpy is not installed.
     """
 
     def __init__(
@@ -213,6 +234,7 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
         num_envs: int = 256,
         connections: int = 1,
         autoreset_mode: AutoresetMode = "disabled",
+        arrays: Arrays = "each",
         **options: Any,
     ):
         if num_envs < 1 or not 1 <= connections <= num_envs:
@@ -222,6 +244,10 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
             )
         if autoreset_mode not in get_args(AutoresetMode):
             raise UsageError(f"autoreset_mode={autoreset_mode!r}: one of {', '.join(get_args(AutoresetMode))}")
+        if arrays not in get_args(Arrays):
+            raise UsageError(f"arrays={arrays!r}: one of {', '.join(get_args(Arrays))}")
+        if arrays == "batch" and importlib.util.find_spec("numpy") is None:
+            raise MissingExtra("numpy", None)
         self.num_envs = num_envs
         self.autoreset_mode = autoreset_mode
         self._client = env_cls(base_url, **options)
@@ -239,7 +265,12 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
 
             self._record = VectorRecord(self._client._record, num_envs)
         self._state = VectorState(
-            num_envs, autoreset_mode, self._client._message_timeout_s, self._client._wait_s, self._record
+            num_envs,
+            autoreset_mode,
+            self._client._message_timeout_s,
+            self._client._wait_s,
+            self._record,
+            ReadBuffers() if arrays == "batch" else None,
         )
         self._unbind()
 
@@ -303,16 +334,6 @@ class VectorEnvClient(LoopBound, Generic[ActT, ObsT]):
             actions: One for each environment, in order.
         """
         return list(map(self.result_of, await self.step_outcomes(actions)))
-
-    def use_rows(self, rows: ArrayRows) -> None:
-        """Has calls of all environments copy the arrays of their observations into rows, without other copies.
-
-        Not those of a client that records, of `send` and `send_reset`, and of the end of an episode.
-
-        Args:
-            rows: It gets an array for each call. To be given before the first connection.
-        """
-        self._state.rows = rows
 
     async def step_outcomes(self, actions: Sequence[ActT]) -> list[EnvOutcome]:
         """As `step`, for adapters that make their own results: returns the replies in wire form, and the errors."""
@@ -644,7 +665,7 @@ class _PooledConnection:
             await end.aclose()
             raise
         sessions = VectorSessions(end, self._dial, self._patience_s, self._wait_s, self._owner)
-        if self._owner.rows is not None:
+        if self._owner.buffers is not None:
             # It has asked for shared memory, and this reply comes after that. A lost connection is made again later.
             with contextlib.suppress(OpenEnvError, TimeoutError):
                 async with asyncio.timeout(self._patience_s):

@@ -19,6 +19,7 @@ from ..errors import (
     SessionLost,
     UsageError,
 )
+from ..protocol.buffers import ArrayRows, ReadBuffers
 from ..protocol.client import Request, error_of
 from .connection import (
     LATE_S,
@@ -34,7 +35,6 @@ from .connection import (
 from .session import ClientSessionState, SessionGroup, new_secret
 
 if TYPE_CHECKING:
-    from ..protocol.buffers import ArrayRows
     from .recorded import VectorRecord
 
 AutoresetMode = Literal["disabled", "next_step", "same_step"]
@@ -74,6 +74,7 @@ class EnvSlot(ClientSessionState):
         held: The batch of the next call, which waits for that reply or for a connection; None if there is none.
         kind: Its last call: `reset` or `step`.
         contents: The arguments of that reset, or the action of that step.
+        row: The place of its result in that call.
         playing: An episode runs, and no error is to be reported before its next step.
         last: Reply to the step that ended an episode, while the reset after it has no reply.
         pending: The batch that awaits its outcome; None if there is none.
@@ -88,6 +89,7 @@ class EnvSlot(ClientSessionState):
     held: PendingBatch | None = None
     kind: CallKind = "reset"
     contents: Any = None
+    row: int = 0
     playing: bool = False
     last: Payload | None = None
     pending: PendingBatch | None = None
@@ -115,7 +117,7 @@ class EnvSlot(ClientSessionState):
 
         Args:
             reply: The reply, or the error.
-            repeat: The next episode begins with the last step of one.
+            repeat: A reset follows, for the step has ended an episode.
 
         Returns:
             The outcome; None when a reset has to follow first.
@@ -132,7 +134,7 @@ class EnvSlot(ClientSessionState):
         self.playing = not reply.get("done")
         if last is not None:
             return EpisodeTurnover(last, reply)
-        if repeat and not self.playing and self.kind == "step":
+        if repeat:
             self.last = reply
             return None
         return reply
@@ -153,7 +155,7 @@ class PendingBatch:
         send_by: When the server must send the replies that are ready; None: when all are.
         withdrawals: Ask the server to stop the work.
         withdrawn: Its caller was cancelled.
-        rows: Where the arrays of observations go; None: each is an array by itself.
+        rows: Takes the arrays of observations; None: each is an array by itself.
     """
 
     kind: str
@@ -195,12 +197,12 @@ class VectorState:
         timeout_s: Seconds for each call; None waits forever.
         wait_s: Extra seconds for those that wait for a free slot.
         record: Records the calls and their replies; None: they are not recorded.
+        buffers: Memory of the arrays of which those of the observations are rows; None: each is an array by itself.
 
     Attributes:
         slots: The environments, in order.
         carrier: The connections to the server; None while there are none.
         ready: Outcomes that were not taken yet, by number of the environment, first finished first.
-        rows: Takes the arrays of the observations of all environments; None: each is an array by itself.
     """
 
     def __init__(
@@ -210,11 +212,13 @@ class VectorState:
         timeout_s: float | None,
         wait_s: float | None,
         record: VectorRecord | None,
+        buffers: ReadBuffers | None = None,
     ):
         self.slots = [EnvSlot(index=index) for index in range(num_envs)]
         self.carrier: BatchCarrier | None = None
         self.ready: dict[int, EnvOutcome] = {}
-        self.rows: ArrayRows | None = None
+        self.buffers = buffers
+        self._forms: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._mode: AutoresetMode = mode
         self._timeout_s = timeout_s
         self._wait_s = wait_s
@@ -239,7 +243,7 @@ class VectorState:
         self._refuse_busy(slots)
         for slot, given in zip(slots, arguments, strict=True):
             slot.begin_reset(given)
-        return self._launch(slots, PendingBatch("reset", self.ready if first_finished else {}, first_finished))
+        return self._launch(slots, self._new_batch("reset", slots, first_finished))
 
     def step(self, slots: Sequence[EnvSlot], actions: Sequence[Any], *, first_finished: bool) -> PendingBatch:
         """Takes a step, or begins an episode where none runs. Raises as `reset` does.
@@ -251,7 +255,7 @@ class VectorState:
         """
         self._refuse_busy(slots)
         busy: list[EnvSlot] = []
-        batch = PendingBatch("step", self.ready if first_finished else {}, first_finished)
+        batch = self._new_batch("step", slots, first_finished)
         for slot, action in zip(slots, actions, strict=True):
             if slot.playing:
                 slot.kind, slot.contents = "step", action
@@ -331,6 +335,11 @@ class VectorState:
 
     # Called by the carrier.
 
+    def resets_after(self, slot: EnvSlot, reply: Payload | OpenEnvError) -> bool:
+        """Whether a reset follows the reply to the call of a slot, in the same batch."""
+        ends = isinstance(reply, dict) and bool(reply.get("done"))
+        return ends and self._mode == "same_step" and slot.kind == "step"
+
     def settle(self, slot: EnvSlot, batch: PendingBatch, reply: dict[str, Any] | OpenEnvError) -> None:
         """Takes the reply to the call of a slot; drops it if it is not awaited any more."""
         if slot.pending is not batch:  # too late: it has no result, but it may have ended the episode
@@ -339,7 +348,7 @@ class VectorState:
             return
         if self._record is not None:
             self._record.settled(slot, reply)
-        outcome = slot.take(reply, self._mode == "same_step")
+        outcome = slot.take(reply, self.resets_after(slot, reply))
         if outcome is None:
             self._finals.append(slot)
         else:
@@ -370,6 +379,15 @@ class VectorState:
             if len(self.ready) >= least and not enough.done() and not enough.get_loop().is_closed():
                 enough.set_result(None)
 
+    def _new_batch(self, kind: CallKind, slots: Sequence[EnvSlot], first_finished: bool) -> PendingBatch:
+        batch = PendingBatch(kind, self.ready if first_finished else {}, first_finished)
+        # The results of a part that are taken one by one would each keep the memory of all of that part.
+        if self.buffers is not None and (not first_finished or len(slots) == len(self.slots)):
+            batch.rows = ArrayRows(len(slots), self.buffers, self._forms)
+            for row, slot in enumerate(slots):
+                slot.row = row
+        return batch
+
     def _launch(self, slots: Sequence[EnvSlot], batch: PendingBatch) -> PendingBatch:
         if not slots:
             batch.finish()
@@ -380,9 +398,6 @@ class VectorState:
         batch.left = len(slots)
         if batch.first_finished:
             self._underway += batch.left
-        elif self.rows is not None and self._record is None and len(slots) == len(self.slots):
-            self.rows.begin()
-            batch.rows = self.rows
         if self._timeout_s is not None:
             loop = asyncio.get_running_loop()
             batch.due = loop.time() + self._timeout_s
@@ -581,7 +596,8 @@ class VectorSessions(SessionGroup[EnvSlot]):
 
     def _answered(self, entries: list[BatchEntry], batch: PendingBatch, payload: Payload, more: bool) -> None:
         """Takes one frame of replies to a batch."""
-        settle, has_borrowed = self._owner.settle, self.link.has_borrowed
+        settle = self._owner.settle
+        has_arrays = batch.rows is not None or self.link.has_borrowed
         try:
             for item in payload["results"]:
                 place = item["call"]
@@ -589,8 +605,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
                 if entry is None or place < 0:
                     raise IndexError(place)
                 entries[place] = None
-                if has_borrowed:
-                    self._take_arrays(entry, batch, item)
+                reply = self._take_arrays(entry, batch, item) if has_arrays else item
                 if type(entry) is not EnvSlot:
                     self._take_opening(entry, batch, item)
                     continue
@@ -601,19 +616,29 @@ class VectorSessions(SessionGroup[EnvSlot]):
                 if "error" in item:
                     self._fail(entry, batch, item)
                 else:
-                    settle(entry, batch, item)
+                    settle(entry, batch, reply)
         except _MALFORMED:
             self.link.end(ProtocolViolation(f"the server sent a reply that is not one of a batch: {payload!r:.200}"))
         if not more and entries.count(None) < len(entries) and self.link.error is None:
             self._miss(entries, batch)
         self._flush()
 
-    def _take_arrays(self, entry: BatchEntry, batch: PendingBatch, item: Payload) -> None:
-        """Copies the arrays of a reply out of the memory of its frame."""
-        # The last observation of an episode has no row: the first one of the next episode may follow in this batch.
-        if batch.rows is not None and type(entry) is EnvSlot and entry.pending is batch and item.get("done") is False:
-            batch.rows.take(entry.index, item.get("observation"))
-        self.link.own(item)
+    def _take_arrays(self, entry: BatchEntry, batch: PendingBatch, reply: Payload) -> Payload | ProtocolViolation:
+        """Copies the arrays of a reply out of the memory of its frame. Returns the reply, or the error in it."""
+        observation = reply.get("observation")
+        if (
+            batch.rows is not None
+            and type(entry) is EnvSlot
+            and entry.pending is batch
+            and type(observation) is dict
+            and not self._owner.resets_after(entry, reply)  # else the row is that of the next episode
+        ):
+            try:
+                batch.rows.take(entry.row, observation)
+            except ProtocolViolation as error:
+                return error
+        self.link.own(reply)
+        return reply
 
     def _refused(self, entries: list[BatchEntry], batch: PendingBatch, error: OpenEnvError) -> None:
         """Takes the error of a whole batch."""
@@ -700,7 +725,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
 
     def _take_link(self, link: ClientConnectionV2) -> None:
         super()._take_link(link)
-        if self._owner.rows is not None:
+        if self._owner.buffers is not None:
             link.borrow_arrays()
         self._max_batch = link.limit("max_batch") or 1
         self._opens_pending = 0
@@ -713,7 +738,7 @@ class VectorSessions(SessionGroup[EnvSlot]):
         if "error" in reply:
             self._fail(state, batch, reply)
         else:
-            self._owner.settle(state, batch, reply)
+            self._owner.settle(state, batch, self._take_arrays(state, batch, reply))
 
     def _repeat(self, states: Sequence[EnvSlot]) -> None:
         again: dict[PendingBatch, list[EnvSlot]] = {}

@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 from bisect import bisect
 from collections import OrderedDict, deque
+from collections.abc import Sequence
+from ctypes import addressof, c_char
 from math import prod
 from typing import Any
+
+from ..errors import ProtocolViolation
 
 # Blocks begin where the lines of a processor's cache do.
 _ALIGNMENT = 64
@@ -127,44 +131,75 @@ class ReadBuffers:
 
 
 class ArrayRows:
-    """One array for the observations of all environments. Those of a step are read into its rows.
+    """Copies the arrays of several observations into one array for each place in them.
 
     Args:
-        field: The field of the observations that holds the array.
-        shape: Number of environments, then the shape of one observation.
-        dtype: Type of the elements.
-
-    Attributes:
-        rows: The rows of the array that `begin` has chosen.
+        count: How many observations.
+        buffers: Has the memory.
+        forms: Element type and shape of the first array in each place, by the keys and indices that lead to it.
     """
 
-    def __init__(self, field: str, shape: tuple[int, ...], dtype: Any):
+    def __init__(self, count: int, buffers: ReadBuffers, forms: dict[tuple[Any, ...], tuple[Any, Any]]):
+        self._count, self._buffers, self._forms = count, buffers, forms
+        self._rows: dict[tuple[Any, ...], list[Any]] = {}
+
+    def take(self, row: int, value: Any, place: tuple[Any, ...] = ()) -> None:
+        """Puts rows in place of the arrays of one observation.
+
+        Args:
+            row: Its number.
+            value: The observation, or a dict or list in it, which is changed.
+            place: The keys and indices that lead to `value`.
+
+        Raises:
+            ProtocolViolation: An array has another type or shape than the first one in its place had.
+        """
         import numpy
 
-        self.field = field
-        self.rows: list[Any] = []
-        self._shape, self._dtype = shape, numpy.dtype(dtype)
-        self._size = prod(shape) * self._dtype.itemsize
-        self._buffers = ReadBuffers()
-        self._buffer: Any = None
+        for key, part in value.items() if type(value) is dict else enumerate(value):
+            kind = type(part)
+            if kind is numpy.ndarray and part.ndim:
+                where = (*place, key)
+                rows = self._rows.get(where)
+                if rows is None:
+                    dtype, shape = self._forms.setdefault(where, (part.dtype, part.shape))
+                    memory = self._buffers.take(self._count * prod(shape) * dtype.itemsize)
+                    rows = self._rows[where] = list(numpy.ndarray((self._count, *shape), dtype, memory))
+                mine = rows[row]
+                if part.dtype != mine.dtype or part.shape != mine.shape:
+                    raise ProtocolViolation(
+                        f"the observation's {'.'.join(map(str, where))} is {part.dtype.name} of shape {part.shape}, "
+                        f"and was {mine.dtype.name} of shape {mine.shape} at first: "
+                        'arrays="batch" needs one form, arrays="each" does not'
+                    )
+                mine[...] = part
+                value[key] = mine
+            elif kind is dict or (kind is list and any(type(each) in (dict, list, numpy.ndarray) for each in part)):
+                self.take(row, part, (*place, key))
 
-    def begin(self) -> None:
-        """Takes another array, unless the caller has let go of the one before and all its views."""
-        # Each row refers to the buffer, as do the attribute, `ReadBuffers` and the argument of `getrefcount`.
-        if self._buffer is None or sys.getrefcount(self._buffer) > len(self.rows) + _UNUSED:
-            self._buffer = self._buffers.take(self._size)
-            self.rows = list(self.array())
 
-    def array(self) -> Any:
-        """The array."""
-        import numpy
+def array_of_rows(rows: Sequence[Any]) -> Any:
+    """The array of which numpy arrays are the rows, in this order, in the same memory; None if they are not.
 
-        return numpy.ndarray(self._shape, self._dtype, self._buffer)
+    It finds no read-only arrays, and none without elements.
+    """
+    import numpy
 
-    def take(self, index: int, observation: Any) -> None:
-        """Copies the array of an observation into the row of its environment, if it has its type and shape."""
-        array: Any = observation.get(self.field) if type(observation) is dict else None
-        row = self.rows[index]
-        if type(array) is type(row) and array.dtype == row.dtype and array.shape == row.shape:
-            row[...] = array
-            observation[self.field] = row
+    first, kind = rows[0], numpy.ndarray
+    base = first.base if type(first) is kind and first.nbytes and first.flags.carray else None
+    if type(base) is not kind or not base.flags.carray:
+        return None
+    dtype, shape, size = first.dtype, first.shape, first.nbytes
+    begin = place = _address(first)
+    for row in rows:
+        if type(row) is not kind or row.base is not base or row.dtype != dtype or row.shape != shape:
+            return None
+        if not row.flags.carray or _address(row) != place:
+            return None
+        place += size
+    return numpy.ndarray((len(rows), *shape), dtype, base, begin - _address(base))
+
+
+def _address(array: Any) -> int:
+    # numpy's own ways to the address take three to six times as long.
+    return addressof(c_char.from_buffer(array))

@@ -126,6 +126,24 @@ class Shades(gymnasium.Env[Any, Any]):
 gymnasium.register("openenv-tests/Shades-v0", Shades)
 
 
+class NestedShades(Shades):
+    """The same images in a Dict and a Tuple, next to few numbers."""
+
+    large = spaces.Box(0, 255, (80, 80, 4), np.uint8)
+    observation_space = spaces.Dict(  # type: ignore[assignment]
+        {"pair": spaces.Tuple([large, spaces.Box(-1, 1, (2,), np.float32)]), "deep": spaces.Dict({"image": large})}
+    )
+
+    def image(self) -> Any:
+        return {
+            "pair": (super().image(), np.full(2, self.steps / 100, np.float32)),
+            "deep": {"image": super().image()},
+        }
+
+
+gymnasium.register("openenv-tests/NestedShades-v0", NestedShades)
+
+
 class Fuse(Environment[Action, Observation, State]):
     """Its third step fails where its seed is odd; no other gives a reward before the fifth, which ends it."""
 
@@ -300,6 +318,26 @@ def test_large_arrays_are_those_of_gymnasiums_own_and_stay_so(
     theirs.close()
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_large_arrays_in_dicts_and_tuples_are_those_of_gymnasiums_own(mode: AutoresetMode) -> None:
+    name = "openenv-tests/NestedShades-v0"
+    with served(gymnasium_app(name)) as address:
+        ours = RemoteVectorEnv(address, COUNT, autoreset_mode=mode)
+        theirs = SyncVectorEnv([lambda: gymnasium.make(name)] * COUNT, autoreset_mode=mode)
+        kept = [(ours.reset(seed=1)[0], theirs.reset(seed=1)[0])]
+        for _ in range(12):
+            outcome, expected = ours.step(np.zeros(COUNT, np.int64)), theirs.step(np.zeros(COUNT, np.int64))
+            assert_alike(outcome, expected)
+            kept.append((outcome[0], expected[0]))
+            ended = outcome[2] | outcome[3]
+            if mode is AutoresetMode.DISABLED and ended.any():
+                assert_alike(ours.reset(options={"reset_mask": ended}), theirs.reset(options={"reset_mask": ended}))
+        ours.close()
+    for observations, same in kept:
+        assert data_equivalence(observations, same)
+    theirs.close()
+
+
 def test_large_arrays_of_environments_that_play_on_are_there_after_a_failure(shades: str) -> None:
     ours = RemoteVectorEnv(shades, COUNT)
     theirs = SyncVectorEnv([lambda: gymnasium.make("openenv-tests/Shades-v0")] * COUNT)
@@ -357,7 +395,7 @@ def test_a_mask_that_is_none_is_refused(cartpole: str, mask: Any) -> None:
 
 def test_a_mask_before_the_first_reset_leaves_nothing_to_show_of_the_others(cartpole: str) -> None:
     envs = RemoteVectorEnv(cartpole, COUNT)
-    with pytest.raises(ResetRequired, match="without a reset_mask first"):
+    with pytest.raises(ResetRequired, match=r"environments \[1, 2, 3\] have no observation yet"):
         envs.reset(options={"reset_mask": np.array([True, False, False, False])})
     envs.close()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, Tuple
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from ...client import GenericEnvClient, SyncBatchedEnvClient, SyncVectorEnvClien
 from ...client.payloads import is_bare
 from ...client.vector_sessions import EnvOutcome
 from ...errors import InvalidAction, InvalidArgument, OpenEnvError, ResetRequired, UsageError
-from ...protocol.buffers import ArrayRows
+from ...protocol.buffers import array_of_rows
 from ...protocol.shared_arrays import MIN_SHARED_BYTES
 from ...types import StepResult
 from .remote import Fields, RemoteSpaces, ends_of, outside_error
@@ -114,6 +114,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
     """
 
     _arrived: dict[int, EnvOutcome]
+    _rows: list[Any]  # the fields of the observations; None where there is none
 
     def __init__(
         self,
@@ -170,7 +171,9 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             options: Options as in `RemoteEnv`; `reset_mask`, an array of bools, selects the environments to reset.
 
         Returns:
-            The observations of all environments, and the infos of those that were reset.
+            The observations of all environments, and the infos of those that were reset. Those of the others are the
+            ones that the caller has, if they are large arrays (16 KiB): what it has changed in them in place is
+            changed here too, except with DISABLED after a step that ended an episode.
 
         Raises:
             OpenEnvError: Some environments could not be reset; see the class.
@@ -191,8 +194,12 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
                 infos = self._add_info(infos, result.metadata, index)
         self._raise_errors(env_ids, results)
         if None in self._rows:
-            raise ResetRequired("some environments have no observation yet: call reset() without a reset_mask first")
-        return self._join(self._rows, self._array_rows if len(env_ids) == self.num_envs else None), infos
+            numbers = [index for index, row in enumerate(self._rows) if row is None]
+            raise ResetRequired(
+                f"environments {numbers[:8]} have no observation yet: call reset() without a reset_mask first, or "
+                "select them too"
+            )
+        return self._join(self._rows), infos
 
     def step(self, actions: Any) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], Infos]:
         """Takes one step in each environment.
@@ -207,10 +214,11 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         env_ids = self._env_ids
         fields = self._step_calls(actions, env_ids)
         client = self._client.async_client
+        self._rows = [None] * self.num_envs  # so that their memory is used again, if the caller has let go of it
         with self._undecided(env_ids):
             outcomes = client.blocking(client.step_outcomes(fields))
         self._note_resets(env_ids)
-        return self._results(env_ids, outcomes, self._array_rows)
+        return self._results(env_ids, outcomes)
 
     def async_reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -306,7 +314,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
             asyncio.run_coroutine_threadsafe(client.close(), loop)
 
     def __getstate__(self) -> dict[str, Any]:
-        of_now = {"_array_rows", "_batch", "_client", "_rows", "_idle", "_ended", "_sent", "_resetting", "_arrived"}
+        of_now = {"_batch", "_client", "_rows", "_idle", "_ended", "_sent", "_resetting", "_arrived"}
         return {name: value for name, value in self.__dict__.items() if name not in of_now}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -317,23 +325,17 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         """Sets up the client and an initial state without sessions."""
         mode, spaces = _MODES[str(self.autoreset_mode.value)], self._spaces
         self._batch = RemoteBatch(spaces, self.num_envs, mode) if self._owns_batch else None
+        self._has_rows = _has_large(spaces.observation_space)
         self._client: Any
         if self._batch is not None:
             self._client = self._batch.client
         else:
+            arrays: Any = "batch" if self._has_rows else "each"
             client: VectorEnvClient[Any, Any] = VectorEnvClient(
-                GenericEnvClient, spaces.base_url, self.num_envs, self._connections, mode, **spaces.options
+                GenericEnvClient, spaces.base_url, self.num_envs, self._connections, mode, arrays, **spaces.options
             )
             self._client = client.sync()
-        self._rows: list[Any] = [None] * self.num_envs
-        self._array_rows: ArrayRows | None = None
-        field, space = spaces.observation.field, spaces.observation_space
-        # With DISABLED, a reset returns the observations of others again, which the caller may have changed by then.
-        large = isinstance(space, Box) and space.low.nbytes >= MIN_SHARED_BYTES
-        if large and field is not None and spaces.observation.plain and mode != "disabled":
-            self._array_rows = ArrayRows(field, (self.num_envs, *(space.shape or ())), space.dtype)
-            if self._batch is None:
-                self._client.async_client.use_rows(self._array_rows)
+        self._rows = [None] * self.num_envs
         self._idle = np.ones(self.num_envs, dtype=np.bool_)  # environments that need a reset
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
         self._resetting = np.zeros(self.num_envs, dtype=np.bool_)  # their last call starts an episode
@@ -397,7 +399,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         self._resetting[env_ids] = self._ended[env_ids] if self.autoreset_mode is AutoresetMode.NEXT_STEP else False
 
     def _results(
-        self, env_ids: NDArray[Any], outcomes: Sequence[EnvOutcome], rows: ArrayRows | None = None
+        self, env_ids: NDArray[Any], outcomes: Sequence[EnvOutcome]
     ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], Infos]:
         """The results of some environments as `step` returns them; raises as it does."""
         numbers, client = env_ids.tolist(), self._client.async_client
@@ -417,7 +419,9 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         if None in rewards:
             rewards = [self._spaces.reward_or_missing(reward) for reward in rewards]
         infos = self._infos(env_ids, results)
-        observations = self._join([self._rows[number] for number in numbers], rows)
+        observations = self._join([self._rows[number] for number in numbers])
+        if self._has_rows and self.autoreset_mode is AutoresetMode.DISABLED and self._ended.any():
+            self._rows = copy.deepcopy(self._rows)  # a reset returns them again, and the caller may change its arrays
         return observations, np.array(rewards, dtype=np.float64), terminated, truncated, infos
 
     def _split(self, actions: Any, count: int) -> list[Fields]:
@@ -447,34 +451,25 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         values = (array.reshape(count) if side.single else array).tolist()
         return [{field: value} for value in values]
 
-    def _join(self, rows: Sequence[Fields], placed: ArrayRows | None = None) -> Any:
-        """A new batch of the environments' observations, given as fields.
-
-        Args:
-            rows: The fields of each.
-            placed: Has the arrays of most of them already.
+    def _join(self, rows: Sequence[Fields]) -> Any:
+        """A batch of the environments' observations, given as fields: of large arrays, that of which they are rows.
 
         Raises:
             ProtocolViolation: An observation does not fit its space.
         """
-        spaces, space = self._spaces, self.observation_space
+        spaces, single = self._spaces, self._spaces.observation_space
         field = spaces.observation.field
         if field is not None and spaces.observation.plain:
             try:
-                shape = (len(rows), *(space.shape or ())[1:])
-                if placed is not None:
-                    for row, place in zip(rows, placed.rows, strict=True):
-                        if row[field] is not place:
-                            place[...] = np.array(row[field], space.dtype).reshape(place.shape)
-                    return placed.array()
-                return np.array([row[field] for row in rows], space.dtype).reshape(shape)
+                values = [row[field] for row in rows]
+                whole = array_of_rows(values) if self._has_rows else None
+                batch = np.asarray(values if whole is None else whole, single.dtype)
+                return batch.reshape((len(rows), *(single.shape or ())))
             except (LookupError, TypeError, ValueError, OverflowError):  # the slower way below names the observation
                 pass
         members = [spaces.member_of(row) for row in rows]
-        single = spaces.observation_space
-        empty: Any = create_empty_array(single, n=len(rows), fn=np.zeros)
         try:
-            return concatenate(single, members, empty)
+            return _concatenated(single, members)
         except (TypeError, ValueError, LookupError) as error:
             raise spaces.misfit(rows[0], error) from error
 
@@ -556,3 +551,24 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         error.data = {**first.data, "env_ids": numbers}
         error.__cause__ = first
         raise error
+
+
+def _has_large(space: Space[Any]) -> bool:
+    """Whether members of a space have an array that would travel through shared memory."""
+    if isinstance(space, (Dict, Tuple)):
+        return any(map(_has_large, space.values() if isinstance(space, Dict) else space))
+    return isinstance(space, Box) and space.low.nbytes >= MIN_SHARED_BYTES
+
+
+def _concatenated(space: Space[Any], members: Sequence[Any]) -> Any:
+    """As Gymnasium's `concatenate`, without a copy of arrays that are the rows of one."""
+    if isinstance(space, Dict):
+        return {key: _concatenated(part, [member[key] for member in members]) for key, part in space.items()}
+    if isinstance(space, Tuple):
+        columns = zip(*members, strict=True)
+        return tuple(_concatenated(part, column) for part, column in zip(space, columns, strict=True))
+    whole = array_of_rows(members) if isinstance(space, Box) else None
+    if whole is not None:
+        return whole
+    empty: Any = create_empty_array(space, n=len(members), fn=np.zeros)
+    return concatenate(space, members, empty)

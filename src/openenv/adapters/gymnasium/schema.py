@@ -87,7 +87,7 @@ def numbers(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{value!r:.80} does not consist of numbers")
-    return array.astype(dtype).reshape(shape)
+    return array.astype(dtype, copy=False).reshape(shape)
 
 
 def only(member: Any) -> Any:
