@@ -231,6 +231,13 @@ class ServerSettings(_Settings):
     record_max_mb: float | None = _setting(
         None, "Size of the folder at which recording stops, in MiB; no record is ever deleted", gt=0
     )
+    capture: str | None = _setting(
+        None,
+        "URL of an engine of models: agents reach it through a capture proxy at /capture, which records calls",
+    )
+    capture_folder: str | None = _setting(
+        None, "Folder of what the capture proxy records; unset: nothing is kept when the server ends"
+    )
     log_format: Literal["console", "json"] = _setting("console", "console or json")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = _setting(
         "warning", "critical, error, warning, info or debug"

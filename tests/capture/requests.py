@@ -13,8 +13,10 @@ from ..model_server import logprob_of
 class Agent:
     """An agent that speaks chat completions, and keeps its conversation."""
 
-    def __init__(self, url: str, key: str, model: str = "echo", system: str = "") -> None:
-        self.url, self.key, self.model = url, key, model
+    def __init__(
+        self, url: str, key: str, model: str = "echo", system: str = "", path: str = "/v1/chat/completions"
+    ) -> None:
+        self.url, self.key, self.model, self.path = url, key, model, path
         self.messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
 
     def say(self, text: str, **fields: Any) -> dict[str, Any]:
@@ -27,7 +29,7 @@ class Agent:
 
     def send(self, headers: dict[str, str] | None = None, **fields: Any) -> tuple[int, dict[str, Any]]:
         body = {"model": self.model, "messages": self.messages, **fields}
-        return ask(self.url, "POST", "/v1/chat/completions", self.key, body, headers)
+        return ask(self.url, "POST", self.path, self.key, body, headers)
 
 
 def ask(

@@ -4,9 +4,20 @@ import math
 from typing import Any
 
 import pytest
+from openenv.core.harness.capture.upstream import training_sampling
 from pydantic import ValidationError
 
+from openenv.capture import (
+    CaptureServer,
+    export_session,
+    measure_retokenization_skew,
+    to_training_trace,
+    to_turn_records,
+)
 from openenv.capture.training import TrainingTrace, TrainingTurn
+
+from ..model_server import ModelServer, PairTokenizer
+from .requests import Agent
 
 SOUND: dict[str, Any] = {
     "node_id": "a",
@@ -78,3 +89,67 @@ def test_an_entry_without_a_field_is_refused(missing: str) -> None:
     (entry,) = TrainingTrace(turns=[turn()]).to_trace_entries()
     with pytest.raises(KeyError, match=missing):
         TrainingTrace.from_entries([{name: value for name, value in entry.items() if name != missing}])
+
+
+def test_a_session_becomes_a_trace_that_is_checked(proxy: CaptureServer) -> None:
+    session = proxy.registry.create("one")
+    agent = Agent(proxy.url, "one")
+    for text in ("hello", "and on"):
+        agent.say(text)
+    document = export_session(session)
+    trace = to_training_trace(session.graph, document)
+    assert trace == proxy.training_trace("one")
+    assert [each.node_id for each in trace.turns] == ["turn-0", "turn-1"]
+    last = trace.turns[-1]
+    expected = (last.prompt_token_ids, last.completion_token_ids, last.per_token_logps)
+    assert to_turn_records(session.graph, document)[-1] == expected
+
+
+def test_an_engine_without_ids_gives_no_trace(proxy: CaptureServer, engine: ModelServer) -> None:
+    session = proxy.registry.create("none")
+    message = {"role": "assistant", "content": "hello"}
+    engine.canned.append({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
+    Agent(proxy.url, "none").say("hello")
+    with pytest.raises(ValueError, match="session none cannot be trained on: FATAL: the engine gave no token ids"):
+        to_training_trace(session.graph, export_session(session))
+    proxy.open("judged", purpose="eval")
+    with pytest.raises(ValueError, match="is for evaluation"):
+        proxy.training_trace("judged")
+
+
+def test_ids_of_the_engine_are_compared_with_those_of_a_tokenizer(proxy: CaptureServer, engine: ModelServer) -> None:
+    session = proxy.registry.create("skewed")
+    agent = Agent(proxy.url, "skewed")
+    agent.say("hello")
+    agent.say("and on")
+    document = export_session(session)
+    measured = measure_retokenization_skew(session.graph, document, PairTokenizer())
+    assert measured["exact_match_frac"] == 1.0
+    assert [turn["prefix_match"] for turn in measured["turns"]] == [turn["engine_len"] for turn in measured["turns"]]
+
+    class Shorter(PairTokenizer):
+        def apply_chat_template(self, *arguments: Any, **options: Any) -> Any:
+            return super().apply_chat_template(*arguments, **options)[:-1]
+
+    measured = measure_retokenization_skew(session.graph, document, Shorter())
+    assert measured["exact_match_frac"] == 0.0
+    assert {(turn["delta"], turn["exact"]) for turn in measured["turns"]} == {(-1, False)}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "said"),
+    [
+        ({"temperature": 0}, "above 0"),
+        ({"temperature": 1.0, "top_p": 0.9}, "top_p is 0.9"),
+        ({"temperature": 1.0, "top_k": 50}, "top_k is 50"),
+        ({"temperature": 1.0, "seed": 3}, "all else is neutral"),
+    ],
+)
+def test_a_sampling_that_changes_the_distribution_is_refused(sampling: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        training_sampling(sampling)
+
+
+def test_the_sampling_of_a_trainer_may_name_what_is_neutral() -> None:
+    given = {"temperature": 0.7, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0}
+    assert training_sampling(given) == training_sampling({"temperature": 0.7})

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 from .._imports import lazy as _lazy
 
 if TYPE_CHECKING:
-    from .export import TurnNode, export_session, rollout_of, to_trace_entries, training_segments
+    from .export import (
+        TurnNode,
+        export_session,
+        measure_retokenization_skew,
+        rollout_of,
+        to_trace_entries,
+        to_training_trace,
+        to_turn_records,
+        training_segments,
+    )
+    from .forwarding import make_forwarder
     from .probe import LLMReport, require_llm, validate_llm
     from .server import CaptureServer
     from .service import CaptureOptions, CaptureService
@@ -26,9 +36,13 @@ __all__ = [
     "SessionStore",
     "TurnNode",
     "export_session",
+    "make_forwarder",
+    "measure_retokenization_skew",
     "require_llm",
     "rollout_of",
     "to_trace_entries",
+    "to_training_trace",
+    "to_turn_records",
     "training_segments",
     "validate_llm",
 ]
@@ -39,8 +53,10 @@ _HOMES = {
     **dict.fromkeys(["CaptureSession", "SessionOpened", "SessionStore"], "openenv.capture.sessions"),
     "InferenceClient": "openenv.capture.upstream",
     **dict.fromkeys(["LLMReport", "require_llm", "validate_llm"], "openenv.capture.probe"),
-    **dict.fromkeys(["TurnNode", "export_session", "rollout_of", "to_trace_entries"], "openenv.capture.export"),
-    "training_segments": "openenv.capture.export",
+    **dict.fromkeys(["TurnNode", "export_session", "measure_retokenization_skew"], "openenv.capture.export"),
+    **dict.fromkeys(["rollout_of", "to_trace_entries", "to_training_trace"], "openenv.capture.export"),
+    **dict.fromkeys(["to_turn_records", "training_segments"], "openenv.capture.export"),
+    "make_forwarder": "openenv.capture.forwarding",
 }
 
 __getattr__, __dir__ = _lazy(__name__, _HOMES)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import ContextOverflow, JournalFailed, ModelFailed, ModelTimeout, ModelUnavailable
+from ..errors import ContextOverflow, InvalidArgument, JournalFailed, ModelFailed, ModelTimeout, ModelUnavailable
 from .dialects.base import Dialect, EngineAnswer, EventWriter, Json, ModelCall, RequestRefused, chunks_of, encode
 from .graph import TurnRecord, count_of
 from .http import EVENTS_TYPE, JSON_TYPE, Exchange
@@ -25,30 +25,38 @@ BUDGET_STOP_MESSAGE = "The budget of this session is used up. Stop here, and ans
 _PASSED_ON = frozenset({400, 404, 413, 422, 429})
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _CONSTRAINTS = ("logit_bias", "response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
-_NEUTRAL = {
+NON_POLICY_SAMPLING = {
     "top_p": 1.0,
     "top_k": -1,
     "min_p": 0.0,
-    "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
     "repetition_penalty": 1.0,
 }
+"""Fields that change the distribution, with the values at which they do not."""
 # Beside digits and commas, ids have nothing.
 _ID_BYTES = b"0123456789,"
 
 
-def training_sampling(given: Any) -> Json:
+def training_sampling(sampling: Any) -> Json:
     """The sampling that every call of a session gets: the given temperature, and all else neutral.
 
+    Args:
+        sampling: `temperature`; others of `NON_POLICY_SAMPLING` only with their neutral values (`top_k` also 0).
+
     Raises:
-        RequestRefused: It has other fields, or no finite temperature above 0.
+        InvalidArgument: It has other fields or values, or no finite temperature above 0.
     """
-    if not isinstance(given, dict) or set(given) - {"temperature"}:
-        raise RequestRefused(400, "sampling must be an object with `temperature` alone: all else is neutral")
-    temperature = given.get("temperature", 1.0)
+    if not isinstance(sampling, dict) or set(sampling) - {"temperature", *NON_POLICY_SAMPLING}:
+        raise InvalidArgument("sampling must be an object with `temperature`: all else is neutral")
+    temperature = sampling.get("temperature", 1.0)
     if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
-        raise RequestRefused(400, f"the temperature of a training policy is {temperature!r:.40}: it must be above 0")
-    return {"temperature": float(temperature), **_NEUTRAL}
+        raise InvalidArgument(f"the temperature of a training policy is {temperature!r:.40}: it must be above 0")
+    for name, neutral in NON_POLICY_SAMPLING.items():
+        value = sampling.get(name, neutral)
+        if value != neutral and (name, value) != ("top_k", 0):
+            raise InvalidArgument(f"{name} is {value!r:.40}: a session to train on samples with {name}={neutral:g}")
+    return {"temperature": float(temperature), **NON_POLICY_SAMPLING}
 
 
 @dataclass

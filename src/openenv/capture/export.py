@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..rollouts.records import PrefixBreak, Rollout, RolloutOutcome, RolloutTask
 from ..rollouts.tokens import TrainingSegment, segments
 from .graph import SessionGraph
 from .sessions import CaptureSession
+from .training import TraceEntry, TrainingTrace
 
 Json = dict[str, Any]
 
@@ -335,17 +337,20 @@ def training_segments(session: CaptureSession) -> list[TrainingSegment]:
     return found
 
 
-def to_trace_entries(session: CaptureSession) -> list[Json]:
-    """One entry for each turn of the agent, as `openenv.core.harness.TraceEntry` has it.
+def to_trace_entries(graph: SessionGraph, document: Json) -> list[TraceEntry]:
+    """One entry for each turn of the agent that has token ids with log probabilities.
+
+    Args:
+        graph: The turns of a session.
+        document: Its document, of `export_session`.
 
     Raises:
-        ValueError: The session is for evaluation.
+        UsageError: The session is for evaluation.
     """
-    if session.rollout_type != "train":
-        raise UsageError(f"session {session.session_id} is for evaluation: it has no training trace")
-    graph = session.graph
+    if document["rollout_type"] != "train":
+        raise UsageError(f"session {document['session_id']} is for evaluation: it has no training trace")
     agent = sorted({number for path in paths_of(graph) if path.role == "agent" for number in path.numbers})
-    entries = []
+    entries: list[TraceEntry] = []
     for number in agent:
         node = node_of(graph, number)
         if not node.sampled_ids or node.sampled_logprobs is None:
@@ -371,3 +376,70 @@ def to_trace_entries(session: CaptureSession) -> list[Json]:
             }
         )
     return entries
+
+
+def to_training_trace(graph: SessionGraph, document: Json) -> TrainingTrace:
+    """The turns of `to_trace_entries`, if a trainer may learn from all of the session.
+
+    Raises:
+        ValueError: The session is for evaluation, has a finding that is FATAL, or a turn with invalid tokens.
+    """
+    fatal = [found for found in document["validation"] if found.startswith("FATAL")]
+    if fatal:
+        raise UsageError(f"session {document['session_id']} cannot be trained on: {'; '.join(fatal[:5])}")
+    return TrainingTrace.from_entries(to_trace_entries(graph, document))
+
+
+def to_turn_records(graph: SessionGraph, document: Json) -> list[tuple[list[int], list[int], list[float]]]:
+    """For each of `to_trace_entries`, the ids of prompt and completion, and the log probabilities.
+
+    Raises:
+        UsageError: The session is for evaluation.
+    """
+    return [
+        (entry["prompt_token_ids"], entry["completion_token_ids"], entry["per_token_logps"])
+        for entry in to_trace_entries(graph, document)
+    ]
+
+
+def measure_retokenization_skew(
+    graph: SessionGraph,
+    document: Json,
+    tokenizer: Any,
+    *,
+    chat_template: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> Json:
+    """Compares the engine's prompt ids with those that a tokenizer makes of the same messages.
+
+    Args:
+        graph, document: As in `to_trace_entries`.
+        tokenizer: Has `apply_chat_template`, as those of transformers.
+        chat_template, chat_template_kwargs: Arguments for it.
+
+    Returns:
+        `n_turns`, `exact_match_frac`, and `turns`: for each `turn`, `engine_len` and `rebuilt_len` in tokens, their
+        `delta`, the length of the common beginning `prefix_match`, and `exact`.
+
+    Raises:
+        UsageError: The session is for evaluation.
+    """
+    turns: list[Json] = []
+    for entry in to_trace_entries(graph, document):
+        engine = entry["prompt_token_ids"]
+        rebuilt = tokenizer.apply_chat_template(
+            entry["request"]["messages"],
+            tools=entry["request"]["tools"] or None,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            chat_template=chat_template,
+            **(chat_template_kwargs or {}),
+        )
+        pairs = enumerate(zip(engine, rebuilt, strict=False))
+        same = next((place for place, (ours, theirs) in pairs if ours != theirs), min(len(engine), len(rebuilt)))
+        facts = {"turn": entry["metadata"]["index"], "engine_len": len(engine), "rebuilt_len": len(rebuilt)}
+        facts |= {"delta": len(rebuilt) - len(engine), "prefix_match": same}
+        turns.append({**facts, "exact": same == len(engine) == len(rebuilt)})
+    exact = sum(each["exact"] for each in turns)
+    return {"n_turns": len(turns), "exact_match_frac": exact / len(turns) if turns else 0.0, "turns": turns}

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from ..errors import ModelFailed
 from .dialects.base import Json
-from .sessions import rollout_type_for
 from .upstream import CaptureLevel, InferenceClient, ParamFix
 
 ToolSupport = Literal["ok", "no-tool-call", "rejected", "unknown"]
@@ -68,7 +67,7 @@ class LLMReport:
     @property
     def rollout_type(self) -> str:
         """`train` or `eval`."""
-        return "train" if self.trainable else rollout_type_for("text")
+        return "train" if self.trainable else "eval"
 
     def summary(self) -> str:
         """The report as text."""

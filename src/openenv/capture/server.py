@@ -16,10 +16,11 @@ from typing import Any, Self, TypeVar
 
 from ..errors import InvalidArgument, UsageError
 from ..recording.storage import lock_file
-from .export import export_session, to_trace_entries, training_segments
+from .export import export_session, to_trace_entries, to_training_trace, training_segments
 from .http import HttpConnection, asgi_app
 from .service import CaptureOptions, CaptureService, worker_socket
-from .sessions import CaptureSession, SessionOpened
+from .sessions import CaptureSession, SessionOpened, SessionStore
+from .training import TraceEntry, TrainingTrace
 
 T = TypeVar("T")
 _BACKLOG = 4096
@@ -60,6 +61,11 @@ class CaptureServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Event | None = None
+
+    @property
+    def registry(self) -> SessionStore:
+        """The sessions."""
+        return self.service.store
 
     def start(self, timeout_s: float = 30.0) -> Self:
         """Begins to serve.
@@ -118,9 +124,13 @@ class CaptureServer:
         """The document of a session; see `export_session`. Raises `UsageError` if there is no such session."""
         return self.read(session_id, lambda session: export_session(session, **options))
 
-    def trace_entries(self, session_id: str) -> list[dict[str, Any]]:
+    def trace_entries(self, session_id: str) -> list[TraceEntry]:
         """See `to_trace_entries`."""
-        return self.read(session_id, to_trace_entries)
+        return self.read(session_id, lambda session: to_trace_entries(session.graph, export_session(session)))
+
+    def training_trace(self, session_id: str) -> TrainingTrace:
+        """See `to_training_trace`. Raises its errors, and `UsageError` if there is no such session."""
+        return self.read(session_id, lambda session: to_training_trace(session.graph, export_session(session)))
 
     def segments(self, session_id: str) -> list[Any]:
         """See `training_segments`."""
@@ -142,6 +152,37 @@ class CaptureServer:
             with asyncio.Runner() as runner:
                 return runner.run(work)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+class CaptureMiddleware:
+    """ASGI middleware that serves a proxy under a path of another app, whose keys are not asked for there.
+
+    Args:
+        app: The other app. When it ends, calls in flight may end first.
+        service: Answers the requests.
+        path: Where the proxy is.
+    """
+
+    passes_websockets = True
+
+    def __init__(self, app: Any, service: CaptureService, path: str = "/capture"):
+        self.app = app
+        self._service, self._path = service, path
+        self._capture = asgi_app(service.handle)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def receive_last() -> Any:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await self._service.close()
+            return message
+
+        root = scope.get("root_path", "")
+        path = scope.get("path", "").removeprefix(root)
+        if scope["type"] == "http" and (path == self._path or path.startswith(f"{self._path}/")):
+            await self._capture({**scope, "root_path": root + self._path}, receive, send)
+        else:
+            await self.app(scope, receive_last if scope["type"] == "lifespan" else receive, send)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

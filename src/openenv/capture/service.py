@@ -216,7 +216,7 @@ class CaptureService:
             "model": self.options.model,
             "require_registered": self.options.require_registered,
             "capture_level": self.options.capture_level,
-            "rollout_type": rollout_type_for(self.options.capture_level),
+            "rollout_type": rollout_type_for("auto", self.options.capture_level),
             "worker": self.options.worker,
         }
 
@@ -285,7 +285,8 @@ class CaptureService:
         elif method == "GET" and what == "trace_entries":
             if session.rollout_type != "train":
                 raise RequestRefused(409, f"session {name} is for evaluation: it has no training trace")
-            entries = await asyncio.to_thread(to_trace_entries, session)
+            document = export_session(session)
+            entries = await asyncio.to_thread(to_trace_entries, session.graph, document)
             exchange.reply(200, encode({"session_id": session.session_id, "entries": entries}))
         elif method == "GET" and not what:
             facts = {"session_id": session.session_id, "calls": len(session.calls), "touched": session.touched}
@@ -303,7 +304,7 @@ class CaptureService:
             opened = msgspec.convert({"capture_level": options.capture_level, **asked}, SessionOpened)
         except msgspec.ValidationError as error:
             raise RequestRefused(400, f"the session cannot be opened: {error}") from None
-        rollout_type = rollout_type_for(opened.capture_level, opened.purpose)
+        rollout_type = rollout_type_for(opened.purpose, opened.capture_level)
         if opened.llm_url:
             InferenceClient(opened.llm_url)  # raises for an invalid one
         if sampling is not None:

@@ -115,7 +115,7 @@ class CaptureSession:
     @property
     def rollout_type(self) -> str:
         """`train` if the session's turns can be trained on, else `eval`."""
-        return rollout_type_for(self.opened.capture_level, self.opened.purpose)
+        return rollout_type_for(self.opened.purpose, self.opened.capture_level)
 
     @property
     def model_calls(self) -> int:
@@ -188,7 +188,7 @@ class CaptureSession:
             self.answered[turn.call] = number
 
 
-def rollout_type_for(level: str, purpose: str = "auto") -> str:
+def rollout_type_for(purpose: str, capture_level: str) -> str:
     """`train` or `eval`.
 
     Raises:
@@ -196,9 +196,11 @@ def rollout_type_for(level: str, purpose: str = "auto") -> str:
     """
     if purpose not in ("auto", "train", "eval"):
         raise InvalidArgument(f"purpose must be auto, train or eval, not {purpose!r}")
-    if purpose == "train" and level != "tokens":
-        raise InvalidArgument(f"purpose=train needs an engine that returns token ids, and this one returns {level}")
-    return "train" if level == "tokens" and purpose != "eval" else "eval"
+    if purpose == "train" and capture_level != "tokens":
+        raise InvalidArgument(
+            f"purpose=train needs an engine that returns token ids, and this one returns {capture_level}"
+        )
+    return "train" if capture_level == "tokens" and purpose != "eval" else "eval"
 
 
 class SessionStore:
@@ -242,17 +244,19 @@ class SessionStore:
     def __len__(self) -> int:
         return sum(1 for _ in self.folder.glob(f"*{JSONL}"))
 
-    def create(self, opened: SessionOpened, key: str | None = None) -> CaptureSession:
+    def create(self, opened: SessionOpened | str = "", key: str | None = None) -> CaptureSession:
         """Opens a session. Its id is its key, unless it has one of its own.
 
         Args:
-            opened: Its facts, with an id, or without one to get one.
+            opened: Its facts, with an id, or without one to get one; or its id alone.
             key: The key that its agent sends; the id then follows from it.
 
         Raises:
             RequestRefused: The id is malformed, or there is such a session already.
             JournalFailed: Its file cannot be written.
         """
+        if isinstance(opened, str):
+            opened = SessionOpened(opened)
         if key is not None:
             if opened.session_id or len(key) < 8:
                 raise RequestRefused(400, "give either session_id, or a key of at least 8 characters")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from pydantic import SecretStr
 
-from ..errors import ContextOverflow, InvalidArgument, ModelFailed, ModelUnavailable
+from ..errors import ContextOverflow, InvalidArgument, ModelFailed, ModelTimeout, ModelUnavailable
 from ..llm.http import HttpAnswer
 from ..llm.sender import Address, HttpSender, ModelReply, as_json, failure_of, read_json, unreadable
 from ..llm.service import within
@@ -21,6 +21,8 @@ from .dialects.base import EngineAnswer, Json, ModelCall, encode
 from .dialects.chat import read_head
 
 CaptureLevel = Literal["tokens", "logprobs", "text"]
+# Failures of an engine under their older names.
+UpstreamError, UpstreamTransportError, UpstreamTimeoutError = ModelFailed, ModelUnavailable, ModelTimeout
 CAPTURE_LEVELS: tuple[CaptureLevel, ...] = ("tokens", "logprobs", "text")
 """What an engine returns: ids with log probabilities, log probabilities alone, or neither."""
 _ASKED: dict[str, Json] = {
@@ -31,7 +33,7 @@ _ASKED: dict[str, Json] = {
 _PROMPT = b'"prompt_token_ids":['
 _LOGPROB = re.compile(rb'"logprob": ?(-?[0-9][0-9.eE+-]*)')
 _PROTECTED = frozenset({"model", "messages", "stream", "tools", "tool_choice", "logprobs", "return_token_ids"})
-_MOST_FIXES = 6
+MAX_FIXES = 6
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class InferenceClient:
         """
         fixes: dict[str, str] = dict(self.renames)
         streaming = on_chunk is not None
-        for number in range(_MOST_FIXES + 1):
+        for number in range(MAX_FIXES + 1):
             fields = {fixes.get(name, name): value for name, value in params.items() if fixes.get(name) != ""}
             fields |= _ASKED[self.capture_level]
             if streaming:
@@ -155,7 +157,7 @@ class InferenceClient:
                 reply, chunks = await self._ask(body, key, on_chunk)
             except ModelFailed as error:
                 fix = diagnose(error.message, fields) if error.status in (400, 422) else None
-                if fix is None or number == _MOST_FIXES or isinstance(error, ContextOverflow):
+                if fix is None or number == MAX_FIXES or isinstance(error, ContextOverflow):
                     raise
                 # A name is the engine's own affair; a field that it lacks is that of this one request.
                 fixes[fix.param] = fix.replacement

@@ -24,7 +24,7 @@ from ..errors import OpenEnvError, UnknownEnvironment, UsageError
 from ..project import target as targets
 from ..providers.redaction import redact
 from ..server.auth import NO_KEYS, Keyring, Origins
-from ..settings import ServerSettings, Setting, is_loopback
+from ..settings import CaptureSettings, ServerSettings, Setting, is_loopback
 from ..telemetry import logs
 from .terminal import complete_target, cut
 
@@ -115,6 +115,7 @@ def announce(
     serves: Mapping[str, Any],
     made_key: str | None,
     reload: bool = False,
+    capture: str = "",
 ) -> None:
     """Announces the server in one line: address, UI, key, sessions, workers.
 
@@ -124,6 +125,7 @@ def announce(
         serves: The facts of the served app, as `facts_of` returns them.
         made_key: The key that was generated for it, if any.
         reload: Whether it restarts when a file changes.
+        capture: What to say of its capture proxy.
     """
     host, port = listener.getsockname()[:2]
     address = f"{'https' if settings.ssl_certfile else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -140,6 +142,8 @@ def announce(
     parts.append("fast path" + (", uvloop" if importlib.util.find_spec("uvloop") else ""))
     if settings.record is not None:
         parts.append(f"records into {settings.record}")
+    if capture:
+        parts.append(capture)
     if reload:
         parts.append("reloading")
     text = " · ".join(parts)
@@ -225,7 +229,50 @@ def worker_app() -> Any:
     settings = ServerSettings.read()
     if settings.target is None:
         raise UsageError("OPENENV_TARGET is not set: start workers with `openenv serve`")
-    return targets.load(settings.target)
+    return load_app(settings.target, settings)
+
+
+def load_app(target: str, settings: ServerSettings) -> Any:
+    """The app of a target, with the capture proxy if the settings have an engine.
+
+    Raises:
+        UsageError: The target cannot be loaded, or its app takes no proxy; or the engine's URL is invalid.
+        JournalInUse: Another proxy records into the folder.
+    """
+    app = targets.load(target)
+    if settings.capture is None:
+        return app
+    from ..capture.server import CaptureMiddleware
+    from ..capture.service import CaptureOptions, CaptureService
+
+    if not hasattr(app, "add_middleware"):
+        raise UsageError(f"{target} is no app of openenv: run `openenv capture serve {settings.capture}` beside it")
+    keys = CaptureSettings.read()
+    options = CaptureOptions(
+        llm_url=settings.capture, api_key=keys.api_key, admin_key=keys.admin_key, folder=settings.capture_folder
+    )
+    app.add_middleware(CaptureMiddleware, service=CaptureService(options))
+    return app
+
+
+def with_capture_key(settings: ServerSettings) -> str:
+    """The words about the capture proxy in the line that announces a server. Chooses an admin key if none is set.
+
+    Raises:
+        UsageError: There are several workers, and so several proxies.
+    """
+    if settings.capture is None:
+        return ""
+    if settings.workers > 1:
+        raise UsageError(
+            "--capture needs one worker: leave --workers out, or run `openenv capture serve --workers` beside this"
+        )
+    keys = CaptureSettings.read()
+    if keys.admin_key is not None:
+        return "capture at /capture"
+    keys = keys.model_copy(update={"admin_key": secrets.token_urlsafe(KEY_BYTES)})
+    keys.export()
+    return f'capture at /capture, admin key "{keys.admin_key}" (choose your own by OPENENV_CAPTURE_ADMIN_KEY)'
 
 
 def worker_command(pipe: int, table: int, metrics: int, row: int) -> list[str]:
@@ -357,6 +404,7 @@ def serve(target: str, reload: bool, **options: Any) -> None:
 
         check_folder(settings.record)
     settings, made_key = with_keys(settings)
+    captures = with_capture_key(settings)
     raise_file_limit()
     # An app reads its settings from the environment of the process that creates it: this one, or a worker.
     settings.export()
@@ -364,11 +412,11 @@ def serve(target: str, reload: bool, **options: Any) -> None:
         from .reload import Reloader, watched
 
         watched(target)  # before the socket is bound
-    app = None if reload or settings.workers > 1 else targets.load(target)
+    app = None if reload or settings.workers > 1 else load_app(target, settings)
     listener = listen(settings)
 
     def ready(serves: dict[str, Any]) -> None:
-        announce(settings, listener, serves, made_key, reload)
+        announce(settings, listener, serves, made_key, reload, captures)
 
     if settings.workers > 1:
         sys.exit(Supervisor(listener, settings, worker_command, ready).run())

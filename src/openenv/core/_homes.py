@@ -17,7 +17,29 @@ from .._imports import lazy
 
 if TYPE_CHECKING:
     from .._asyncio import run_async_safely as run_async_safely
+    from ..capture.calls import BUDGET_STOP_MESSAGE as BUDGET_STOP_MESSAGE
+    from ..capture.calls import NON_POLICY_SAMPLING as NON_POLICY_SAMPLING
+    from ..capture.calls import training_sampling as training_sampling
+    from ..capture.checks import validate_training_turn as validate_training_turn
+    from ..capture.export import TurnNode as TurnNode
+    from ..capture.export import export_session as export_session
+    from ..capture.export import measure_retokenization_skew as measure_retokenization_skew
+    from ..capture.export import to_trace_entries as to_trace_entries
+    from ..capture.export import to_training_trace as to_training_trace
+    from ..capture.export import to_turn_records as to_turn_records
+    from ..capture.forwarding import *
+    from ..capture.probe import LLMReport as LLMReport
+    from ..capture.probe import require_llm as require_llm
+    from ..capture.probe import validate_llm as validate_llm
+    from ..capture.server import CaptureServer as CaptureServer
+    from ..capture.sessions import rollout_type_for as rollout_type_for
     from ..capture.training import *
+    from ..capture.upstream import CAPTURE_LEVELS as CAPTURE_LEVELS
+    from ..capture.upstream import MAX_FIXES as MAX_FIXES
+    from ..capture.upstream import InferenceClient as InferenceClient
+    from ..capture.upstream import UpstreamError as UpstreamError
+    from ..capture.upstream import UpstreamTimeoutError as UpstreamTimeoutError
+    from ..capture.upstream import UpstreamTransportError as UpstreamTransportError
     from ..client import *
     from ..client.endpoints import convert_to_ws_url as convert_to_ws_url
     from ..client.mcp_client import *
@@ -95,7 +117,21 @@ _NAMES = {
     "openenv.client.mcp_client": "GenericMCPObservation MCPClientBase MCPToolClient",
     "openenv.core.env_server.gradio_theme": "OPENENV_GRADIO_CSS OPENENV_GRADIO_THEME",
     "openenv.core.env_server.web_interface": "create_app create_fastapi_app create_web_interface_app",
+    "openenv.capture.calls": "BUDGET_STOP_MESSAGE NON_POLICY_SAMPLING training_sampling",
+    "openenv.capture.checks": "validate_training_turn",
+    "openenv.capture.export": """
+        TurnNode export_session measure_retokenization_skew to_trace_entries to_training_trace to_turn_records
+    """,
+    "openenv.capture.forwarding": """
+        CloudflareForwarder DirectExposure ForwardingError GradioForwarder PortForwarder make_forwarder
+    """,
+    "openenv.capture.probe": "LLMReport require_llm validate_llm",
+    "openenv.capture.server": "CaptureServer",
+    "openenv.capture.sessions": "rollout_type_for",
     "openenv.capture.training": "TraceEntry TrainingTrace TrainingTurn",
+    "openenv.capture.upstream": """
+        CAPTURE_LEVELS InferenceClient MAX_FIXES UpstreamError UpstreamTimeoutError UpstreamTransportError
+    """,
     "openenv.harness.agents": """
         AgenticHarnessAdapter HarnessClientMessage HarnessConfig HarnessError HarnessEvent HarnessEventType
         HarnessNotRunningError HarnessProtocolError HarnessResponse HarnessStartupError HarnessTransport
@@ -181,6 +217,39 @@ _HARNESS_MODULES = {
     "bridge": """
         HarnessError HarnessMCPBridge build_bridge_server
     """,
+    "capture": """
+        CaptureServer InferenceClient LLMReport TurnNode UpstreamError measure_retokenization_skew require_llm
+        to_trace_entries to_training_trace to_turn_records validate_llm
+    """,
+    "capture.contract": """
+        BUDGET_STOP_MESSAGE TrainingTrace TurnNode measure_retokenization_skew to_trace_entries to_training_trace
+        to_turn_records validate_training_turn
+    """,
+    "capture.export": """
+        export_session
+    """,
+    "capture.forwarding": """
+        CloudflareForwarder DirectExposure ForwardingError GradioForwarder PortForwarder make_forwarder
+    """,
+    "capture.graph": """
+        TurnNode
+    """,
+    "capture.runner": """
+        CaptureServer
+    """,
+    "capture.sessions": """
+        rollout_type_for training_sampling
+    """,
+    "capture.upstream": """
+        CAPTURE_LEVELS InferenceClient MAX_FIXES NON_POLICY_SAMPLING UpstreamError UpstreamTimeoutError
+        UpstreamTransportError training_sampling
+    """,
+    "capture.validate": """
+        validate_training_turn
+    """,
+    "capture.validate_llm": """
+        InferenceClient LLMReport MAX_FIXES require_llm validate_llm
+    """,
     "config": """
         HarnessConfig HarnessTransport
     """,
@@ -238,10 +307,12 @@ def take(module: str, names: Iterable[str]) -> tuple[Callable[[str], Any], Calla
 
 
 def _add_modules(package: str, modules: Mapping[str, str]) -> None:
-    """Adds submodules that have no files to a package: each re-exports names."""
+    """Adds submodules that have no files to a package, and theirs: each re-exports names."""
     for name, names in modules.items():
         module: Any = module_from_spec(ModuleSpec(f"{package}.{name}", None))
         sys.modules[module.__name__] = module
         module.__all__ = names.split()
         module.__getattr__, module.__dir__ = take(module.__name__, module.__all__)
-        setattr(sys.modules[package], name, module)
+        parent, _, last = module.__name__.rpartition(".")
+        if last not in sys.modules[parent].__all__:
+            setattr(sys.modules[parent], last, module)

@@ -132,7 +132,7 @@ class TickBatcher:
 
 
 # Middleware that lets WebSocket connections pass untouched, and our own, which the fast path replaces.
-# With any other middleware the fast path is off.
+# With any other middleware the fast path is off, unless its class says `passes_websockets = True`.
 _HARMLESS = (BaseHTTPMiddleware, CORSMiddleware, GZipMiddleware, AuthMiddleware)
 
 
@@ -194,7 +194,11 @@ def _inner_app(app: Any) -> Starlette | None:
     if not isinstance(app, Starlette) or not isinstance(getattr(app.state, "openenv", None), EnvironmentServer):
         return None
     classes: list[Any] = [middleware.cls for middleware in app.user_middleware]
-    if any(not isinstance(cls, type) or not issubclass(cls, _HARMLESS) for cls in classes):
+    harmless = [
+        isinstance(cls, type) and (issubclass(cls, _HARMLESS) or getattr(cls, "passes_websockets", False))
+        for cls in classes
+    ]
+    if not all(harmless):
         return None
     return app
 
