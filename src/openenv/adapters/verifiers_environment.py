@@ -9,26 +9,14 @@ import secrets
 import sys
 from contextvars import ContextVar
 from importlib import import_module
-from types import SimpleNamespace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from .._asyncio import run_async_safely
-from ..chat import Chat, RegexAnswer
 from ..errors import EnvironmentFailed, InvalidArgument, MissingExtra, UsageError
-from ..mcp.environment import MCPEnvironment
 from ..mcp.library import SdkLibrary
-from ..mcp.types import (
-    CallToolAction,
-    CallToolObservation,
-    ListToolsAction,
-    ListToolsObservation,
-    McpToolResult,
-    Tool,
-    ToolFault,
-)
-from ..server.app import create_app
-from ..types import Action, Observation, State
+from ..mcp.types import ToolFault
+from .conversation import ModelLoopEnvironment, conversation_app
 
 try:
     import verifiers.v1 as vf
@@ -42,8 +30,6 @@ except ModuleNotFoundError as missing:
 __all__ = [
     "SessionHarness",
     "VerifiersEnvironment",
-    "VerifiersObservation",
-    "VerifiersReply",
     "verifiers_app",
     "verifiers_environment",
 ]
@@ -52,27 +38,9 @@ __all__ = [
 _PLUGIN = "openenv_session_harness"
 sys.modules[_PLUGIN] = sys.modules[__name__]
 _MOST_BYTES = 64 * 2**20
-_WHOLE_TEXT = r"(?s)\A(?P<text>.*)\Z"
 _Tools = dict[str, tuple[SdkLibrary, str]]
 _tools: ContextVar[_Tools] = ContextVar("tools")  # of an episode, by the names that the model reads
 _trace: ContextVar[vf.Trace] = ContextVar("trace")
-
-
-class VerifiersReply(Action):
-    """An answer in text."""
-
-    type: Literal["reply"] = "reply"
-    text: str
-
-
-class VerifiersObservation(Observation):
-    """What the model reads next.
-
-    Attributes:
-        text: The new messages of the conversation.
-    """
-
-    text: str = ""
 
 
 class SessionHarness(vf.Harness[vf.HarnessConfig]):
@@ -109,7 +77,7 @@ class SessionHarness(vf.Harness[vf.HarnessConfig]):
                     messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
 
 
-class VerifiersEnvironment(MCPEnvironment):
+class VerifiersEnvironment(ModelLoopEnvironment):
     """Plays tasks of verifiers; serve the subclasses that `verifiers_environment` makes.
 
     verifiers runs the episode: its environment, simulated users, limits and rewards; its tools run in this process. A
@@ -117,22 +85,10 @@ class VerifiersEnvironment(MCPEnvironment):
     `metadata["rubric"]`. An episode that failed in verifiers raises `EnvironmentFailed`, without a reward.
     """
 
-    SUPPORTS_CONCURRENT_SESSIONS = True
-    tool_timeout_s = None
-
     config: ClassVar[vf.EnvConfig]
     tasks: ClassVar[list[vf.Task]]
     split: ClassVar[str]
-    tools: ClassVar[list[Any]]
     _shared: ClassVar[asyncio.Task[_Tools] | None] = None
-
-    def __init__(self) -> None:
-        super().__init__(SimpleNamespace(list_tools=self._list_tools, call_tool=self._call_tool, tool=None.__class__))
-        self._state = State()
-        self._playing: asyncio.Task[None] | None = None
-        self._news: asyncio.Queue[Any] = asyncio.Queue()
-        self._answer: asyncio.Future[dict[str, Any]] | None = None
-        self._read = 0
 
     @classmethod
     def list_splits(cls) -> list[dict[str, str]]:
@@ -148,110 +104,14 @@ class VerifiersEnvironment(MCPEnvironment):
 
     @classmethod
     def get_task(cls, split: str, index: int) -> dict[str, Any]:
-        """A task, without its data, which may have the solution. Raises `IndexError`, or as `num_tasks`."""
-        if not 0 <= index < cls.num_tasks(split):
-            raise IndexError(index)
-        return {"id": f"{split}/{index}", "name": cls.tasks[index].data.name, "split": split, "index": index}
+        """A task, with its name, without its data. Raises `IndexError`, or as `num_tasks`."""
+        return {**super().get_task(split, index), "name": cls.tasks[index].data.name}
 
-    def reset(self, seed: int | None = None, **kwargs: Any) -> VerifiersObservation:
-        """Raises `UsageError`: episodes run on an event loop, with `reset_async` and `step_async`."""
-        raise UsageError("episodes of verifiers run on an event loop: use reset_async and step_async, or a client")
-
-    async def reset_async(
-        self,
-        seed: int | None = None,
-        episode_id: str | None = None,
-        split: str | None = None,
-        index: int | None = None,
-        **kwargs: Any,
-    ) -> VerifiersObservation:
-        """Begins a task: the one at an index of a split, or one that the seed chooses.
-
-        Raises:
-            InvalidArgument: There is no such task.
-            EnvironmentFailed: verifiers cannot begin it.
-        """
-        count = self.num_tasks(self.split if split is None else split)
-        number = self.rng.randrange(count) if index is None else index
-        if not 0 <= number < count:
-            raise InvalidArgument(f"index={index}: there are {count} tasks, from 0 to {count - 1}")
-        self.close()
-        if self._playing is not None:
-            await asyncio.wait([self._playing])
-        self._state = State(episode_id=episode_id or uuid4().hex, step_count=0)
-        self._news, self._answer, self._read = asyncio.Queue(), None, 0
-        self._playing = asyncio.create_task(self._play(self.tasks[number], self._news))
-        return VerifiersObservation.model_validate(await self._next())
-
-    async def step_async(self, action: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
-        """Answers the model's call of verifiers. Returns what the model reads next.
-
-        Raises:
-            UsageError: There is no episode.
-            EnvironmentFailed: The episode failed in verifiers.
-        """
-        if isinstance(action, ListToolsAction):
-            tools = [Tool(name=each.name, description=each.description or "", input_schema=each.input_schema)
-                     for each in self.tools]  # fmt: skip
-            return ListToolsObservation(tools=tools)
-        message: dict[str, Any] = {"role": "assistant", "content": getattr(action, "text", None)}
-        if isinstance(action, CallToolAction):
-            function = {"name": action.tool_name, "arguments": json.dumps(action.arguments)}
-            message["tool_calls"] = [{"id": f"call_{self._read}", "type": "function", "function": function}]
-        if self._answer is None:
-            raise UsageError("no episode is played: call reset")
-        answer, self._answer = self._answer, None
-        answer.set_result(message)
-        self._state.step_count += 1
-        read = await self._next()
-        if not isinstance(action, CallToolAction):
-            return VerifiersObservation.model_validate(read)
-        result = McpToolResult([{"type": "text", "text": read.pop("text")}], None, None, None)
-        return CallToolObservation(tool_name=action.tool_name, result=result, **read)
-
-    def _step_impl(self, action: Action, timeout_s: float | None = None, **kwargs: Any) -> Observation:
-        raise UsageError("use step_async")
-
-    @property
-    def state(self) -> State:
-        return self._state
-
-    def close(self) -> None:
-        """Ends the episode."""
-        if self._playing is not None:
-            self._playing.get_loop().call_soon_threadsafe(self._playing.cancel)
-
-    async def _list_tools(self) -> list[Any]:
-        return self.tools
-
-    async def _call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
-        return (await self.step_async(CallToolAction(tool_name=name, arguments=arguments))).result
-
-    async def _next(self) -> dict[str, Any]:
-        """The next observation: the messages since the last answer, or the end."""
-        news = await self._news.get()
-        if isinstance(news, Exception):
-            raise EnvironmentFailed(f"verifiers: {type(news).__name__}: {news}") from news
-        if isinstance(news, list):
-            new, self._read = news[self._read :], len(news) + 1
-            return {"text": "\n\n".join(_text_of(message) for message in new)}
-        errors = [*news.errors, *(error for trace in news.traces for error in trace.errors)]
-        if not news.ok:
-            why = "; ".join(f"{error.type}: {error.message}" for error in errors) or "the episode is not ok"
-            raise EnvironmentFailed(f"verifiers: {why}")
-        (trace,) = news.traces
-        parts = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
-        ended = trace.is_truncated or trace.is_timeout
-        facts = {"rubric": parts, "stop_condition": trace.stop_condition, "truncated": ended}
-        return {"text": "", "done": True, "reward": float(trace.reward), "metadata": facts}
-
-    async def _play(self, task: vf.Task, news: asyncio.Queue[Any]) -> None:
+    async def _play(self, index: int) -> dict[str, Any]:
         """Runs an episode of verifiers; its model is the client of this session."""
 
         async def complete(request: web.Request) -> web.Response:
-            self._answer = asyncio.get_running_loop().create_future()
-            news.put_nowait((await request.json())["messages"])
-            message = await self._answer
+            message = await self._complete((await request.json())["messages"])
             reason = "tool_calls" if "tool_calls" in message else "stop"
             choice = {"index": 0, "message": message, "finish_reason": reason}
             about = {"id": uuid4().hex, "object": "chat.completion", "created": 0, "model": "policy"}
@@ -266,7 +126,7 @@ class VerifiersEnvironment(MCPEnvironment):
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             url = f"http://127.0.0.1:{runner.addresses[0][1]}/{secret}/v1"
             context = vf.ModelContext(model="policy", client=vf.EvalClientConfig(base_url=url, api_key_var="-"))
-            env = load_environment(self.config)
+            env, task = load_environment(self.config), self.tasks[index]
             # The tools run here: a process for each server and episode would take seconds to start.
             shared, own = env.taskset.toolsets(self.config.taskset), task.toolsets(task.config)
             env.taskset.toolsets, task = lambda config: [], task.with_data()
@@ -276,21 +136,27 @@ class VerifiersEnvironment(MCPEnvironment):
                 for toolset in own:
                     await stack.enter_async_context(toolset._exit_stack)
                 _tools.set({**await asyncio.shield(ready), **await _set_up(own, task.data)})
-                news.put_nowait(await env.run_episode(task, context))
-        except Exception as error:  # noqa: BLE001 - the edge to foreign code
-            news.put_nowait(error)
+                return _end_of(await env.run_episode(task, context))
         finally:
             await runner.cleanup()
 
 
+def _end_of(episode: Any) -> dict[str, Any]:
+    """The last observation of an episode. Raises `EnvironmentFailed` if it failed."""
+    errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+    if not episode.ok:
+        why = "; ".join(f"{error.type}: {error.message}" for error in errors) or "the episode is not ok"
+        raise EnvironmentFailed(f"verifiers: {why}")
+    (trace,) = episode.traces
+    parts = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
+    ended = trace.is_truncated or trace.is_timeout
+    facts = {"rubric": parts, "stop_condition": trace.stop_condition, "truncated": ended}
+    return {"text": "", "done": True, "reward": float(trace.reward), "metadata": facts}
+
+
 def verifiers_app(name: str, **arguments: Any) -> Any:
     """The app that serves an environment of verifiers. Arguments and errors are those of `verifiers_environment`."""
-    return create_app(
-        verifiers_environment(name, **arguments),
-        action=VerifiersReply | CallToolAction | ListToolsAction,
-        observation=VerifiersObservation | CallToolObservation | ListToolsObservation,
-        name=name,
-    )
+    return conversation_app(verifiers_environment(name, **arguments), name)
 
 
 def verifiers_environment(name: str, limit: int | None = None, **arguments: Any) -> type[VerifiersEnvironment]:
@@ -330,7 +196,6 @@ def verifiers_environment(name: str, limit: int | None = None, **arguments: Any)
     facts = {
         "__module__": __name__,
         "__doc__": f"{name}: an environment of verifiers.",
-        "chat": Chat(answer=RegexAnswer(pattern=_WHOLE_TEXT), system=""),
         "config": config,
         "tasks": tasks,
         "tools": tools,
@@ -391,10 +256,3 @@ async def _content(name: str, arguments: dict[str, Any]) -> Any:
 
 def _wire(message: Any) -> dict[str, Any]:
     return message if isinstance(message, dict) else message.model_dump(mode="json", exclude_none=True)
-
-
-def _text_of(message: dict[str, Any]) -> str:
-    content = message.get("content") or ""
-    if isinstance(content, list):
-        content = "\n".join(str(part.get("text") or f"({part.get('type')})") for part in content)
-    return content

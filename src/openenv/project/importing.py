@@ -27,6 +27,7 @@ class ImportedSource:
 
     Attributes:
         text: How the user named it: `gymnasium:CartPole-v1`.
+        project: A name for its project.
         summary: One sentence.
         adapter: The function that makes its app: `openenv.adapters.gymnasium:gymnasium_app`.
         name: First argument of the adapter.
@@ -39,6 +40,7 @@ class ImportedSource:
     """
 
     text: str
+    project: str
     summary: str
     adapter: str
     name: str
@@ -48,10 +50,6 @@ class ImportedSource:
     copied: Mapping[str, Path] = field(default_factory=dict)
     search: str | None = None
     left_out: tuple[str, ...] = ()
-
-    def default_name(self) -> str:
-        """A name for its project."""
-        return valid_name(re.split("[:@/]", self.name.rstrip("/"))[-1])
 
     def app_module(self) -> str:
         """The text of `server/app.py`."""
@@ -85,7 +83,7 @@ def import_project(
     Raises:
         UsageError: The name is invalid, or the folder cannot be written or is not empty.
     """
-    scaffold = Scaffold.of(name or source.default_name(), output_dir=output_dir)
+    scaffold = Scaffold.of(name or source.project, output_dir=output_dir)
     values = {
         "my_source": source.text,
         "my_summary": source.summary,
@@ -146,6 +144,8 @@ class ImportedLibrary(NamedTuple):
 
 LIBRARIES = {
     "gymnasium": ImportedLibrary("Gymnasium", "gymnasium", "[gymnasium]"),
+    "inspect": ImportedLibrary("Inspect", "inspect-ai", "[inspect]"),
+    "ors": ImportedLibrary("the Open Reward Standard", None, ""),
     "verifiers": ImportedLibrary("verifiers", "verifiers", ""),
 }
 
@@ -163,11 +163,12 @@ def adapted_source(text: str) -> ImportedSource:
     """
     kind, _, named = text.partition(":")
     name, arguments = parse_target(named)
-    load(text)
+    served = load(text).state.openenv.env_name
     library = LIBRARIES[kind]
     source = ImportedSource(
         text,
-        f"{name}, an environment of {library.title}.",
+        valid_name(re.split("[:@/]", served)[-1]),
+        f"{served}, an environment of {library.title}.",
         f"openenv.adapters.{kind}:{ADAPTERS[kind]}",
         name,
         arguments=arguments,

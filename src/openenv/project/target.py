@@ -121,6 +121,8 @@ _KINDS = (
 ADAPTERS = {
     "envpool": "envpool_batch",
     "gymnasium": "gymnasium_app",
+    "inspect": "inspect_app",
+    "ors": "ors_app",
     "pettingzoo": "pettingzoo_app",
     "pufferlib": "puffer_batch",
     "verifiers": "verifiers_app",
