@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from ..errors import EnvironmentFailed, InvalidArgument, MissingExtra, UsageError
 from .conversation import ModelLoopEnvironment, conversation_app
@@ -180,7 +180,7 @@ def inspect_environment(
         raise UsageError(f"Inspect finds the tasks {names} in {name!r}: name one, as package/task or file.py@task")
     (task,) = found
     if at:  # Inspect ignores unknown arguments with a warning
-        known = signature(registry_lookup("task", name.rpartition("@")[2])).parameters
+        known = signature(cast(Any, registry_lookup("task", name.rpartition("@")[2]))).parameters
         wrong = arguments.keys() - known
         if wrong:
             raise UsageError(f"{name!r} takes no argument {', '.join(wrong)}: it takes {', '.join(known) or 'none'}")
@@ -218,7 +218,7 @@ def _message_of(message: Any) -> dict[str, Any]:
 def _parts_of(name: str, score: Score) -> dict[str, float]:
     """The values of a score as numbers: one, or one for each of its keys."""
     if isinstance(score.value, Mapping):
-        return {f"{name}/{key}": _to_float(value) for key, value in score.value.items()}
+        return {f"{name}/{key}": _to_float(cast(Any, value)) for key, value in score.value.items()}
     if isinstance(score.value, list):
         return {f"{name}/{key}": _to_float(value) for key, value in enumerate(score.value)}
     return {name: _to_float(score.value)}

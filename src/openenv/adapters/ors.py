@@ -212,7 +212,7 @@ class ORSEnvironment(ConversationEnvironment):
         else:
             raise InvalidAction(f"call a tool: {', '.join(tool.name for tool in self.tools)}")
         events = self.server.events(f"/{self.env}/call", {"name": name, "input": values}, self._session)
-        called = json.loads(events["end"]) if "end" in events else {"ok": False, "error": events["error"]}
+        called: Any = json.loads(events["end"]) if "end" in events else {"ok": False, "error": events["error"]}
         self._state.step_count += 1
         if not called["ok"]:
             kind = _REASONS.get(called.get("reason") or "", ToolErrorType.EXECUTION_ERROR)

@@ -362,8 +362,9 @@ def _setting_options(command: Command) -> Command:
     help=f"""Serves TARGET over WebSocket and HTTP.
 
     TARGET is a folder with openenv.yaml (by default the current one), module:attribute (an app or an Environment
-    class), gymnasium:ENV_ID, pettingzoo:MODULE, envpool:TASK_ID, pufferlib:NAME, verifiers:NAME, a bundled
-    environment ({", ".join(targets.bundled())}), or an installed one, as `openenv list` calls it.
+    class), gymnasium:ENV_ID, pettingzoo:MODULE, envpool:TASK_ID, pufferlib:NAME, verifiers:NAME,
+    inspect:TASK, ors:URL, a bundled environment ({", ".join(targets.bundled())}), or an installed one, as
+    `openenv list` calls it.
 
     Most options can also be set by the environment variable in brackets.
 
