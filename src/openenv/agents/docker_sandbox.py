@@ -95,13 +95,18 @@ class DockerSandbox(Sandbox):
         words, variables = words_of(command), environment_of(self.variables, env)
         await self._resume()
         outputs = [BoundedOutput(self.limits.output_bytes) for _ in range(2)]
+        from docker.utils.socket import frames_iter
+
         api, key = self._engine.api, self._container.id
 
         def execute() -> int | None:
             number = api.exec_create(key, words, environment=variables, user=user or "", workdir=cwd or self.workdir)
-            for parts in api.exec_start(number["Id"], stream=True, demux=True):
-                for output, part in zip(outputs, parts, strict=True):
-                    output.write(part or b"")
+            stream = api.exec_start(number["Id"], socket=True)
+            try:
+                for kind, part in frames_iter(stream, tty=False):
+                    outputs[kind - 1].write(part)
+            finally:
+                _close(stream)
             code: int | None = api.exec_inspect(number["Id"])["ExitCode"]
             return code
 
@@ -268,8 +273,7 @@ class DockerSandbox(Sandbox):
     def _detach(self) -> None:
         attached, self._input = self._input, None
         if attached is not None:
-            with contextlib.suppress(OSError):
-                attached.close()
+            _close(attached)
 
     def _running(self) -> Any:
         if self._container is None:
@@ -282,3 +286,10 @@ class DockerSandbox(Sandbox):
                 return call()
 
         return await on_thread(translated)
+
+
+def _close(stream: Any) -> None:
+    """Closes what the SDK returns for a connection: the stream, its answer, and its socket."""
+    for part in (stream._sock, stream, stream._response):
+        with contextlib.suppress(OSError, ValueError):
+            part.close()
