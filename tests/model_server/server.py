@@ -258,6 +258,8 @@ def listening(port: int = 0, reuse: bool = False) -> socket.socket:
     listener = socket.socket()
     if reuse:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if port:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
     listener.listen(4096)
     return listener

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 # The order of these imports is that of the table.
-from . import network, workers, hung, isolation, capacity, abuse, fuzz, keys, stopping, rollouts, soak  # isort: skip
+from . import network, workers, hung, isolation, capacity, abuse, fuzz, keys, stopping, rollouts, capture, soak  # isort: skip
 from ..trial import FAULTS
 
 __all__ = [
     "FAULTS",
     "abuse",
     "capacity",
+    "capture",
     "fuzz",
     "hung",
     "isolation",

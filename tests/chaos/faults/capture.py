@@ -1,0 +1,224 @@
+"""Agents whose capture proxy, engine or connections end while they sample."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from urllib.request import Request, urlopen
+
+from ...model_server.tokens import END, PairTokenizer
+from ...ports import held_port
+from ..proxy import Proxy
+from ..served import HERE, MARK, holds, own_environ
+from ..trial import Trial, fault
+
+AGENTS = 200
+# A call takes 8 ms of the SDK alone: 40 turns of 200 agents would take the whole time without a fault.
+TURNS = 10
+TIMES = 10
+ADMIN = "the-admin-key"
+PEER = "its proxy keeps sessions in memory alone: a killed one loses all of them"
+LIMIT_S = 90.0
+
+
+class Program:
+    """A program that is killed and started again, on the same port.
+
+    Args:
+        trial: The trial that it ends with.
+        command: Its arguments after the name of Python; `{port}` is its port.
+    """
+
+    def __init__(self, trial: Trial, *command: str):
+        self.port = trial.enter(held_port())
+        self._command = [sys.executable, *(part.replace("{port}", str(self.port)) for part in command)]
+        self._environ = {
+            **own_environ("ours"),
+            MARK: f"{os.getpid()}-{trial.folder.name}",
+            "OPENENV_CAPTURE_ADMIN_KEY": ADMIN,
+        }
+        self._log = trial.folder / "programs.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        trial.enter(ExitStack()).callback(self.kill)
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=log,
+                stderr=log,
+                cwd=HERE.parents[1],
+                env=self._environ,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """Kills it, and the processes that it has started."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def asked(url: str, body: Any = None) -> Any:
+    """The answer of a route of the proxy that needs the admin key."""
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(url, data, {"authorization": f"Bearer {ADMIN}"}), timeout=10.0) as answer:
+        return json.load(answer)
+
+
+def is_up(url: str) -> bool:
+    """Whether the proxy answers."""
+    try:
+        return bool(asked(f"{url}/health"))
+    except OSError:
+        return False
+
+
+class Scene:
+    """Agents, the proxy that captures what they sample, and the engine; their connections can be cut.
+
+    Args:
+        trial: The trial.
+    """
+
+    def __init__(self, trial: Trial):
+        self._trial = trial
+        self.log = trial.folder / "samples"
+        self.engine = Program(
+            trial, "-m", "tests.model_server", "--port", "{port}", "--log", str(self.log), "--latency-s", "0.02"
+        )
+        self.cuts = [trial.enter(Proxy(self.engine.port, trial.seed))]
+        self.proxy = Program(
+            trial,
+            *("-m", "openenv", "capture", "serve", f"{self.cuts[0].url}/v1", "--port", "{port}"),
+            *("--folder", str(trial.folder / "captured")),
+        )
+        self.cuts.append(trial.enter(Proxy(self.proxy.port, trial.seed + 1)))
+        trial.check(holds(lambda: is_up(self.proxy.url), 30.0) is not None, "the proxy is up")
+        for number in range(AGENTS):
+            asked(f"{self.proxy.url}/sessions", {"session_id": f"agent-{number}"})
+
+    @property
+    def samples(self) -> list[dict[str, Any]]:
+        """What the engine has sampled, by its own log; the last line may be cut off."""
+        lines = self.log.read_bytes().splitlines(keepends=True) if self.log.exists() else []
+        return [json.loads(line) for line in lines if line.endswith(b"\n")]
+
+    def play(self, break_it: Callable[[], None]) -> dict[str, Any]:
+        """Lets the agents do their turns. Breaks something ten times, whenever a share of the calls was sampled."""
+        plan = {"url": self.cuts[1].url, "turns": TURNS, "sessions": [f"agent-{number}" for number in range(AGENTS)]}
+        environ = {**own_environ("ours"), MARK: f"{os.getpid()}-{self._trial.folder.name}"}
+        command, pipe = [sys.executable, "-m", "tests.chaos.agents"], subprocess.PIPE
+        with subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, cwd=HERE.parents[1], env=environ
+        ) as agents:
+            try:
+                assert agents.stdin is not None
+                agents.stdin.write(json.dumps(plan))
+                agents.stdin.close()
+                agents.stdin = None
+                for number in range(TIMES):
+                    due = (number + 1) * AGENTS * TURNS // (TIMES + 2)
+                    holds(lambda due=due: len(self.samples) >= due or agents.poll() is not None, 30.0)
+                    break_it()
+                said, _ = agents.communicate(timeout=LIMIT_S)
+            finally:
+                agents.kill()
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    def check(self, told: dict[str, Any], lost: int) -> None:
+        """Whether each agent is complete or failed with a class, and its record is what the engine has sampled.
+
+        Args:
+            told: What the agents have.
+            lost: Most calls whose answer was lost with the proxy before it was recorded, and that are sampled again.
+        """
+        trial, samples = self._trial, self.samples
+        keys: dict[str, set[str]] = defaultdict(set)
+        for sample in samples:
+            keys[sample["content"]].add(sample["key"])
+        complete = [session for session, facts in told.items() if facts["error"] is None]
+        errors = sorted({facts["error"] for facts in told.values() if facts["error"] is not None})
+        trial.check(len(told) == AGENTS, f"{len(complete)} of {AGENTS} agents complete, others: {errors}")
+        trial.check(len(complete) >= 0.95 * AGENTS, "at least 95 % of the agents are complete")
+        trial.note(f"{len(samples) - sum(map(len, keys.values()))} repeats under the same key")
+        gaps, foreign, different, failed = [], [], [], 0
+        for session, facts in told.items():
+            document = asked(f"{self.proxy.url}/sessions/{session}/rollout?include_messages=1")
+            entries = asked(f"{self.proxy.url}/sessions/{session}/trace_entries")["entries"]
+            failed += document["upstream_errors"]
+            turns = [turn for turn in document["turns"] if not turn["discarded"]]
+            said = [turn["response_message"]["content"] for turn in turns]
+            parents = [turn["parent_id"] for turn in turns]
+            chain = [None, *(turn["node_id"] for turn in turns)][: len(turns)]
+            if said[: len(facts["answers"])] != facts["answers"] or parents != chain or len(set(said)) != len(said):
+                gaps.append(session)
+            if any(turn["call"] not in keys[turn["response_message"]["content"]] for turn in document["turns"]):
+                foreign.append(session)
+            ids = [[*PairTokenizer.encode_plain(content), END] for content in said]
+            if [entry["completion_token_ids"] for entry in entries] != ids:
+                different.append(session)
+        again = sum(len(each) - 1 for each in keys.values())
+        # An agent that was told of an engine's failure asks for another call.
+        what = f"{again} calls sampled under a second key, {failed} failures of the engine"
+        trial.check(again <= lost + failed, what, f"{what}, {lost} lost at most")
+        trial.check(not gaps, "each trace is one chain", f"{len(gaps)} traces are not, as {gaps[:3]}")
+        trial.check(not foreign, "each recorded call is in the engine's log", f"{len(foreign)} not, as {foreign[:3]}")
+        trial.check(not different, "recorded ids are the sampled ones", f"{len(different)} not, as {different[:3]}")
+
+
+@fault(
+    f"capture: every connection of {AGENTS} agents and of the engine cut at a random byte, {TIMES} times",
+    "every agent is complete; no call is sampled as another one; recorded ids are those that were sampled",
+    peer=PEER,
+)
+def connections_cut(trial: Trial) -> None:
+    scene = Scene(trial)
+
+    def cut() -> None:
+        for each in scene.cuts:
+            each.cut_all()
+
+    scene.check(scene.play(cut), lost=0)
+
+
+def _restarted(program: Program) -> Callable[[], None]:
+    def restart() -> None:
+        program.kill()
+        program.start()
+
+    return restart
+
+
+@fault(
+    f"capture: the proxy of {AGENTS} agents is killed (SIGKILL) and started again, {TIMES} times",
+    "every agent is complete; no recorded call is sampled again; recorded ids are those that were sampled",
+    peer=PEER,
+)
+def proxy_killed(trial: Trial) -> None:
+    scene = Scene(trial)
+    # What is on its way when the proxy ends: a call of each agent, each time.
+    scene.check(scene.play(_restarted(scene.proxy)), lost=TIMES * AGENTS)
+
+
+@fault(
+    f"capture: the engine of {AGENTS} agents is killed (SIGKILL) and started again, {TIMES} times",
+    "every agent is complete; no call is sampled as another one; recorded ids are those that were sampled",
+    peer=PEER,
+)
+def engine_killed(trial: Trial) -> None:
+    scene = Scene(trial)
+    scene.check(scene.play(_restarted(scene.engine)), lost=0)
