@@ -128,6 +128,7 @@ plots: install .venv-trainers/.installed ## Train by PPO, RLlib and GRPO, and dr
 	@.venv-trainers/bin/python examples/rllib_cartpole.py --plot docs/images/rllib_cartpole.svg
 	@.venv-trainers/bin/python examples/grpo_rollouts.py word_game --seeds 0 1 2 --plot docs/images/grpo_word_game.svg
 	@.venv-trainers/bin/python examples/grpo_rollouts.py tool_shop --seeds 0 1 2 --plot docs/images/grpo_tool_shop.svg
+	@.venv-trainers/bin/python examples/grpo_rollouts.py repo_repair --steps 25 --seeds 0 1 2 --plot docs/images/grpo_repo_repair.svg
 	@PATH="$(CURDIR)/$(BIN):$$PATH" python scripts/terminal_picture.py
 
 chaos: install ## Faults put to 200 live sessions, here and under the released peer: what survives (ARGS=--no-peer: here alone)
