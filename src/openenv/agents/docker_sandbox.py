@@ -97,13 +97,14 @@ class DockerSandbox(Sandbox):
         outputs = [BoundedOutput(self.limits.output_bytes) for _ in range(2)]
         from docker.utils.socket import frames_iter
 
+        frames: Any = frames_iter  # without types
         api, key = self._engine.api, self._container.id
 
         def execute() -> int | None:
             number = api.exec_create(key, words, environment=variables, user=user or "", workdir=cwd or self.workdir)
             stream = api.exec_start(number["Id"], socket=True)
             try:
-                for kind, part in frames_iter(stream, tty=False):
+                for kind, part in frames(stream, tty=False):
                     outputs[kind - 1].write(part)
             finally:
                 _close(stream)
