@@ -168,6 +168,24 @@ def test_a_retry_while_the_first_call_is_in_flight_waits_for_it(proxy: CaptureSe
     assert len(proxy.export("twice")["turns"]) == 1
 
 
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_first_attempt_that_its_retry_has_overtaken_samples_nothing(
+    proxies: Proxies, engine: ModelServer, waits: bool
+) -> None:
+    proxy = proxies()
+    agent = Agent(proxy.url, proxy.open("late"))
+    agent.messages = [{"role": "user", "content": "hello"}]
+    engine.latency_s = 0.3 * waits
+    with ThreadPoolExecutor(1) as threads:
+        retry = threads.submit(agent.send, {"x-stainless-retry-count": "1"})
+        wait_until(lambda: engine.open_requests == 1 if waits else retry.done())
+        first = agent.send({"x-stainless-retry-count": "0"})
+    assert first == retry.result()
+    assert len(engine.samples) == 1
+    agent.send({"x-stainless-retry-count": "0"})  # one that is meant
+    assert len(engine.samples) == 2
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_disconnects_loses_no_turn(proxy: CaptureServer, engine: ModelServer, stream: bool) -> None:
     engine.latency_s = 0.2
@@ -248,6 +266,24 @@ def test_a_proxy_that_was_killed_goes_on_with_its_sessions(engine: ModelServer, 
         _, document = ask(program.url, "GET", "/sessions/resumed/rollout", program.admin)
     assert [turn["parent_id"] for turn in document["turns"]] == [None, "turn-0", "turn-1"]
     check_sequence(document["sequences"][0])
+
+
+def test_a_call_during_which_the_proxy_is_killed_asks_the_engine_with_the_same_key(
+    engine: ModelServer, tmp_path: Path
+) -> None:
+    engine.plan("stall")
+    with Program(engine.url, tmp_path) as program, ThreadPoolExecutor(1) as threads:
+        agent = Agent(program.url, program.open("killed"))
+        agent.messages = [{"role": "user", "content": "hello"}]
+        lost = threads.submit(agent.send)
+        wait_until(lambda: len(engine.seen) == 1)
+        program.process.send_signal(signal.SIGKILL)
+        assert isinstance(lost.exception(), OSError)
+    with Program(engine.url, tmp_path) as program:
+        agent.url = program.url
+        assert agent.send({"x-stainless-retry-count": "1"})[0] == 200
+    first, second = [seen.headers["idempotency-key"] for seen in engine.seen]
+    assert first == second
 
 
 def test_workers_answer_for_every_session(engine: ModelServer, tmp_path: Path) -> None:

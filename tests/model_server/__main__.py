@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--key", help="the API key that requests must have")
     parser.add_argument("--context", type=int, help="most tokens of prompt and completion")
     parser.add_argument("--log", type=Path, help="gets a JSON line for each sample")
+    parser.add_argument("--remember", action="store_true", help="a known idempotency key gets its sample again")
     arguments = parser.parse_args()
     faults = {kind: float(rate) for kind, _, rate in (fault.partition(":") for fault in arguments.fault)}
     if unknown := set(faults) - set(FAULTS):
@@ -35,6 +36,7 @@ def main() -> None:
         key=arguments.key,
         context=arguments.context,
         log=arguments.log,
+        remember=arguments.remember,
         keep=False,
     )
     first = listening(arguments.port, reuse=True)

@@ -63,6 +63,7 @@ class ModelServer:
         key: The key that requests must have; None for any.
         context: Most tokens of prompt and completion.
         log: A file that gets a JSON line for each sample.
+        remember: Whether a request with the idempotency key of a sample, also of one in `log`, gets that one again.
         keep: Whether `seen` and `samples` are kept.
         connections: Connections that were opened.
         requests, open_requests, most_requests: Requests so far, those without an answer now, and the most at once.
@@ -78,6 +79,7 @@ class ModelServer:
     key: str | None = None
     context: int | None = None
     log: Path | None = None
+    remember: bool = False
     keep: bool = True
     url: str = ""
     seen: list[Seen] = field(default_factory=list)
@@ -88,6 +90,12 @@ class ModelServer:
     most_requests: int = 0
     _log_file: int | None = None
     _number: int = 0
+    _keys: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.remember and self.log is not None and self.log.exists():
+            lines = self.log.read_bytes().splitlines(keepends=True)
+            self._keys |= {json.loads(line)["key"] for line in lines if line.endswith(b"\n")}
 
     def plan(self, *faults: str | None) -> None:
         """Sets the faults of the next requests."""
@@ -140,7 +148,10 @@ class ModelServer:
         if self.context is not None and needed > self.context:
             said = f"This model's maximum context length is {self.context} tokens. However, you requested {needed}"
             raise BadRequest(400, "context_length_exceeded", said)
-        self._keep(Sample(headers.get("idempotency-key", ""), body["model"], fault, sampled.reply.content))
+        key = headers.get("idempotency-key", "")
+        if not self.remember or key not in self._keys:  # a policy answers the same request alike
+            self._keys.add(key)
+            self._keep(Sample(key, body["model"], fault, sampled.reply.content))
         return "text/event-stream" if body.get("stream") else "application/json", answer_bytes(path, sampled)
 
     def _keep(self, sample: Sample) -> None:

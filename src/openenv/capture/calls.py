@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
-import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -67,6 +67,7 @@ class CallInFlight:
         call, dialect: The request.
         key: Its idempotency key, also towards the engine.
         named: Whether the agent gave that key.
+        overtaking: Whether it is a retry that arrived before its first attempt.
         exchanges: The clients: the first one, and retries.
         parts: Events so far.
     """
@@ -75,6 +76,7 @@ class CallInFlight:
     dialect: Dialect
     key: str
     named: bool
+    overtaking: bool
     rest: int
     exchanges: list[Exchange]
     events: EventWriter | None = None
@@ -88,6 +90,7 @@ class CallInFlight:
 
     def join(self, exchange: Exchange) -> None:
         """Has a retry wait for the same answer; it gets what the first client has got."""
+        self.overtaking = False
         self.exchanges.append(exchange)
         if self.parts:
             exchange.begin(self._kind)
@@ -146,7 +149,8 @@ def begin(
 
     A request is a retry if it has the idempotency key of another one, or the same body and: its SDK says so
     (`x-stainless-retry-count`), or the first one's client has disconnected, or it does not say that it is none and
-    the first one is in flight or was answered within the window.
+    the first one is in flight or was answered within the window. A first attempt that its own retry has overtaken
+    counts as the retry.
 
     Raises:
         RequestRefused: It is malformed, or the key is that of another request.
@@ -154,16 +158,18 @@ def begin(
     target = f"{exchange.path}?{exchange.query}" if exchange.query else exchange.path
     call = dialect.read(exchange.body, target, session.graph.last_messages(), session.graph.calls)
     name = exchange.headers.get("idempotency-key", "")
-    key = hashlib.sha256(name.encode()).hexdigest()[:32] if name else secrets.token_hex(12)
-    pending = CallInFlight(call, dialect, key, bool(name), call.rest, [exchange])
+    rest = call.rest
+    key = hashlib.sha256(name.encode()).hexdigest()[:32] if name else _key_of(session, call, rest)
     retries = exchange.headers.get("x-stainless-retry-count", "")
+    pending = CallInFlight(call, dialect, key, bool(name), retries not in ("", "0"), rest, [exchange])
     if call.stream:
         pending.events = dialect.events(call)
     for other in session.calls:
         same = (other.call.messages, other.rest) == (call.messages, pending.rest)
         if name and other.key == key and not same:
             raise RequestRefused(409, f"idempotency-key {name!r:.60} is that of another request: use a new one")
-        if same and (other.key == key if name else not other.named and (retries != "0" or other.abandoned)):
+        again = retries != "0" or other.abandoned or other.overtaking
+        if same and (other.key == key if name else not other.named and again):
             other.join(exchange)
             return None
     number = _answered(session, pending, name, retries, retry_window_s)
@@ -171,9 +177,22 @@ def begin(
         return pending
     turn = session.graph.turns[number]
     pending.answer(EngineAnswer(bytes(turn.message), bytes(turn.head), turn.finish))
+    session.overtaking.discard(number)
     if not exchange.gone:
         session.undelivered.discard(number)
     return None
+
+
+def _key_of(session: CaptureSession, call: ModelCall, rest: int) -> str:
+    """The key of a call that has none: the same as before a crash, if the call was not recorded then.
+
+    So an engine that knows idempotency keys samples a call once, also if the proxy is killed while it waits.
+    """
+    digest = hashlib.blake2b(f"{session.session_id} {session.opened.time} {rest} ".encode(), digest_size=12)
+    digest.update(call.messages)
+    used = {other.key for other in session.calls}
+    keys = (f"{digest.hexdigest()}-{number}" for number in count())
+    return next(key for key in keys if key not in used and key not in session.answered)
 
 
 def _answered(session: CaptureSession, pending: CallInFlight, name: str, retries: str, window_s: float) -> int:
@@ -191,7 +210,8 @@ def _answered(session: CaptureSession, pending: CallInFlight, name: str, retries
         if turn.rest != pending.rest:
             continue
         recent = time.time() - turn.time < window_s
-        if retries not in ("", "0") or number in session.undelivered or (not retries and recent):
+        overtaken = number in session.overtaking or not retries
+        if retries not in ("", "0") or number in session.undelivered or (overtaken and recent):
             return number
     return -1
 
@@ -222,6 +242,8 @@ async def sample(session: CaptureSession, pending: CallInFlight, engine: Inferen
         pending.answer(answer)
         if pending.abandoned:
             session.undelivered.add(number)
+        if pending.overtaking:
+            session.overtaking.add(number)
     except ContextOverflow as error:
         session.note("finding", f"WARN: {error.message}")
         stop(session, pending)

@@ -82,6 +82,7 @@ class CaptureSession:
         calls: Calls in flight; the session stays in memory as long as there are some.
         answered: Turn of each idempotency key.
         undelivered: Turns that were recorded after their client had disconnected.
+        overtaking: Turns of retries whose first attempt has not arrived yet.
         notes: What happened beside.
         engine_key, engine_header: The key of its own engine, and the header; never on disk.
         touched: Unix time of the latest call.
@@ -95,6 +96,7 @@ class CaptureSession:
         self.calls: list[Any] = []
         self.answered: dict[str, int] = {}
         self.undelivered: set[int] = set()
+        self.overtaking: set[int] = set()
         self.notes: list[SessionNote] = []
         self.engine_key, self.engine_header = "", "Authorization"
         self.touched = opened.time
