@@ -47,7 +47,18 @@ $(VENV)/.infra: requirements-infra.txt scripts/install_infra $(VENV)/.installed
 	@scripts/install_infra
 	@touch $@
 
-test-infra: infra ## Tests with real Docker, Swarm, Slurm, Ray, Envoy, podman: started by hand, skipped where there are none
+agents: out/agents/.installed ## Install command-line agents into out/agents, which test-infra runs
+
+out/agents/.installed: requirements-agents.txt $(VENV)/.installed
+	@npm install --prefix out/agents --silent --no-audit --no-fund --no-package-lock @openai/codex@0.171.0
+	@mkdir -p out/agents/bin
+	@ln -sf ../node_modules/@openai/codex-linux-x64/vendor/x86_64-unknown-linux-musl/bin/codex out/agents/bin/codex
+	@/usr/bin/python3 -m venv --without-pip out/agents/mini # of the system: a sandbox sees /usr
+	@$(BIN)/python -m pip --python out/agents/mini/bin/python --quiet --quiet --disable-pip-version-check install --no-compile \
+		-r requirements-agents.txt
+	@touch $@
+
+test-infra: infra agents ## Tests with real Docker, Swarm, Slurm, Ray, Envoy, podman: started by hand, skipped where there are none
 	@$(BIN)/python -m pytest tests/infra $(ARGS)
 
 test-kubernetes: $(VENV)/.kubernetes ## Tests on a real Kubernetes, which the first run builds from Debian's sources (10 minutes on 2 cores)

@@ -12,7 +12,7 @@ import pytest
 from openenv.agents import AgentEnvironment, AgentOutcome, AgentProgram, AgentTask, RunAgent, SandboxLimits
 from openenv.capture import CaptureServer
 from openenv.errors import AgentFailed, InvalidArgument, NotForkable, ResetRequired, RubricFailed
-from tests.agents.planted import TESTS, planted, sum_fault
+from tests.agents.planted import AGENT, PROGRAM, TESTS, VARIABLES, planted, sum_fault
 from tests.model_server import ModelServer, model_server
 
 pytestmark = [
@@ -20,29 +20,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="apt-get install bubblewrap"),
 ]
-# An agent in a few lines: it asks the model for a command and runs it, until there is none.
-AGENT = r"""
-import json, os, subprocess, sys, urllib.request
-messages = [{"role": "user", "content": os.environ["INSTRUCTION"]}]
-parameters = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
-tools = [{"type": "function", "function": {"name": "bash", "parameters": parameters}}]
-while True:
-    body = json.dumps({"model": os.environ["MODEL"], "messages": messages, "tools": tools}).encode()
-    headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
-    message = json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["message"]
-    messages.append(message)
-    if not message.get("tool_calls"):
-        print(message["content"])
-        break
-    for call in message["tool_calls"]:
-        command = json.loads(call["function"]["arguments"])["command"]
-        done = subprocess.run(command, shell=True, capture_output=True, text=True)
-        messages.append({"role": "tool", "tool_call_id": call["id"], "content": done.stdout + done.stderr})
-"""
-VARIABLES = {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}", "MODEL": "{model}"}
-PROGRAM = AgentProgram('python3 "$HOME/agent.py"', VARIABLES, {"agent.py": AGENT})
-
 Make = Callable[..., AgentEnvironment]
 
 

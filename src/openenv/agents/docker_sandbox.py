@@ -8,6 +8,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -140,18 +141,19 @@ class DockerSandbox(Sandbox):
             await self._call(f"writing to {path}", lambda: container.put_archive("/", archive))
 
     async def get(self, path: str, folder: str | os.PathLike[str]) -> bool:
-        container, most = self._running(), self.limits.file_mb * _MIB
+        api, key, most = self._engine.api, self._running().id, self.limits.file_mb * _MIB
 
         def fetch(archive: IO[bytes]) -> bool:
-            found = unless_gone(lambda: container.get_archive(path), None)
-            if found is None:
-                return False
-            size = 0
-            for part in found[0]:
-                size += len(part)
-                if size > most:
-                    raise self._too_large(path)
-                archive.write(part)
+            # Not `get_archive` of the SDK, whose answer cannot be closed before its end.
+            address = f"{api.base_url}/v{api.api_version}/containers/{key}/archive"
+            with api.get(address, params={"path": path}, stream=True) as answer:
+                if answer.status_code == HTTPStatus.NOT_FOUND:
+                    return False
+                answer.raise_for_status()
+                for part in answer.iter_content(_MIB):
+                    archive.write(part)
+                    if archive.tell() > most:
+                        raise self._too_large(path)
             archive.seek(0)
             unpack(archive, Path(folder))
             return True

@@ -117,9 +117,7 @@ class ProcessSandbox(Sandbox):
         with tempfile.TemporaryFile() as archive:
             copied = await self._execute(words, _COPY_S, {}, "/", stdout=archive)
             if copied.exit_code == 128 + signal.SIGXFSZ or archive.seek(0, os.SEEK_END) >= size:
-                raise UsageError(
-                    f"{path} has over {self.limits.file_mb} MiB (limits.file_mb), the most that can be got"
-                )
+                raise self._too_large(path)
             if copied.timed_out:
                 raise ProviderFailed(f"{path} could not be copied out of the sandbox within {_COPY_S:g} s")
             archive.seek(0)
