@@ -31,12 +31,6 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests go first: workers that share the files (--dist loadfile) then end at about one time."""
-    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
-    items.sort(key=lambda item: item.path not in slow)
-
-
 def pytest_collection_finish() -> None:
     """What was imported so far is no garbage: collections that tests ask for need not look at all of it each time."""
     gc.collect()
