@@ -12,10 +12,11 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from .._asyncio import on_thread, run_to_completion
+from .._asyncio import on_thread, run_to_completion, start_task
 from ..errors import LaunchFailed, ProviderFailed, UsageError
 from ..settings import variable_here
 from .sandbox import (
@@ -222,9 +223,14 @@ class ProcessSandbox(Sandbox):
         return [*options, *spaces, *user, *mounts, *variables]
 
     async def _spawn(
-        self, words: Sequence[str], env: Mapping[str, str], stdin: IO[bytes] | None, stdout: IO[bytes] | None
-    ) -> tuple[asyncio.subprocess.Process, int, int]:
-        """Starts bubblewrap: its process, where it reports from, and what its command waits to be closed."""
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        outputs: Sequence[BoundedOutput],
+        stdin: IO[bytes] | None,
+        stdout: IO[bytes] | None,
+    ) -> _Running:
+        """Starts bubblewrap, whose command waits for the gate. Must not be cancelled: it would leave a process."""
         options = "\0".join([*self._options(env), ""]).encode()
         status_in, status_out = os.pipe()
         gate_in, gate_out = os.pipe()
@@ -232,16 +238,8 @@ class ProcessSandbox(Sandbox):
         options_in = os.memfd_create("options")
         os.write(options_in, options)
         os.lseek(options_in, 0, os.SEEK_SET)
-        line = [
-            "bwrap",
-            "--args",
-            str(options_in),
-            "--json-status-fd",
-            str(status_out),
-            "--block-fd",
-            str(gate_in),
-            "--",
-        ]
+        line = ["bwrap", "--args", str(options_in), "--json-status-fd", str(status_out)]
+        line += ["--block-fd", str(gate_in), "--"]
         if self._user is not None:
             line += ["setpriv", f"--reuid={self._user}", f"--regid={self._user}", "--clear-groups", "--inh-caps=-all"]
         try:
@@ -262,7 +260,11 @@ class ProcessSandbox(Sandbox):
         finally:
             for descriptor in (status_out, gate_in, options_in):
                 os.close(descriptor)
-        return process, status_in, gate_out
+        status, gate = os.fdopen(status_in), os.fdopen(gate_out, "w")
+        streams = zip(outputs, (process.stdout, process.stderr), strict=True)
+        reading = asyncio.gather(*(output.read_from(stream) for output, stream in streams if stream is not None))
+        facts = await on_thread(lambda: _documents(status.readline()))
+        return _Running(process, int(facts[0]["child-pid"]) if facts else 0, status, gate, reading)
 
     async def _execute(
         self,
@@ -273,38 +275,60 @@ class ProcessSandbox(Sandbox):
         stdin: IO[bytes] | None = None,
         stdout: IO[bytes] | None = None,
     ) -> CommandResult:
-        process, status_in, gate = await self._spawn(["env", "-C", cwd, *words], env, stdin, stdout)
         outputs = [BoundedOutput(self.limits.output_bytes) for _ in range(2)]
-        streams = zip(outputs, (process.stdout, process.stderr), strict=True)
-        reading = asyncio.gather(*(output.read_from(stream) for output, stream in streams if stream is not None))
-        timed_out, pid = False, 0
-        with os.fdopen(status_in) as status, os.fdopen(gate, "w") as closed_to_start:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    facts = await on_thread(lambda: _documents(status.readline()))
-                    if facts:
-                        pid = int(facts[0]["child-pid"])
-                        await self.network.open(pid)
-                    closed_to_start.close()
-                    await process.wait()
-            except TimeoutError:
-                timed_out = True
-            finally:
-                await run_to_completion(self._end(process, pid, reading))
-            code = next((int(each["exit-code"]) for each in _documents(status.read()) if "exit-code" in each), None)
+        started = start_task(self._spawn(["env", "-C", cwd, *words], env, outputs, stdin, stdout))
+        timed_out, code = False, None
+        try:
+            async with asyncio.timeout(timeout_s):
+                running = await asyncio.shield(started)
+                if running.pid:
+                    await self.network.open(running.pid)
+                running.gate.close()
+                await running.process.wait()
+        except TimeoutError:
+            timed_out = True
+        finally:
+            code = await run_to_completion(self._end(started))
         printed, complaint = (output.text() for output in outputs)
         if code is None and not timed_out:
             raise LaunchFailed(f"bubblewrap started no command: {complaint.strip()[-500:]}: {_HOW}")
         truncated = any(output.truncated for output in outputs)
         return CommandResult(128 + signal.SIGKILL if code is None else code, printed, complaint, timed_out, truncated)
 
-    async def _end(self, process: asyncio.subprocess.Process, pid: int, reading: asyncio.Future[Any]) -> None:
-        """Ends the first process of the sandbox, and so all of them; then bubblewrap ends, which waits for it."""
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL) if pid else process.kill()
-            await process.wait()
-        await asyncio.gather(reading, self.network.close(), return_exceptions=True)
+    async def _end(self, started: asyncio.Future[_Running]) -> int | None:
+        """Ends the first process of the sandbox, and so all of them; then bubblewrap ends, which waits for it.
+
+        Returns:
+            The exit code of the command; None if it was ended, or never began.
+        """
+        running = await started
+        with contextlib.closing(running.status), contextlib.closing(running.gate):
+            if running.process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(running.pid, signal.SIGKILL) if running.pid else running.process.kill()
+                await running.process.wait()
+            await asyncio.gather(running.reading, self.network.close(), return_exceptions=True)
+            ended = _documents(running.status.read())
+        return next((int(each["exit-code"]) for each in ended if "exit-code" in each), None)
+
+
+@dataclass
+class _Running:
+    """A sandbox with a command.
+
+    Attributes:
+        process: That of bubblewrap.
+        pid: The first process in the sandbox; 0 if there is none.
+        status: What bubblewrap reports.
+        gate: The command begins when it is closed.
+        reading: Reads the output.
+    """
+
+    process: asyncio.subprocess.Process
+    pid: int
+    status: IO[str]
+    gate: IO[str]
+    reading: asyncio.Future[Any]
 
 
 def _documents(text: str) -> list[dict[str, Any]]:
