@@ -12,7 +12,7 @@ import pytest
 
 from openenv.rollouts import read_rollouts
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1000)]  # trainings, which take longer beside other tests
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def run(*command: object) -> str:
         [sys.executable, *map(str, command)],
         capture_output=True,
         text=True,
-        timeout=550,
+        timeout=900,
         check=False,
         env={**os.environ, "PYTHONWARNINGS": "ignore", "TRL_EXPERIMENTAL_SILENCE": "1"},
     )

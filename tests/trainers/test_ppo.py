@@ -27,7 +27,7 @@ def run(*arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_new_user_gets_from_the_wheel_to_a_trained_policy_in_ten_minutes() -> None:
+def test_a_new_user_gets_from_the_wheel_to_a_trained_policy() -> None:
     """The first of three seeds that learn."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "tour.py")],
