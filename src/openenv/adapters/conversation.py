@@ -49,7 +49,7 @@ class TextObservation(Observation):
 
 
 class ConversationEnvironment(MCPEnvironment):
-    """An environment whose actions are texts and tool calls, and whose tasks are numbered.
+    """An environment with numbered tasks; its actions are texts and tool calls.
 
     Attributes:
         tools: Its tools, each with `name`, `description` and `input_schema`.

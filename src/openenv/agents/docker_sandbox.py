@@ -39,8 +39,8 @@ _FIRST_RUN_S = 60.0
 class DockerSandbox(Sandbox):
     """A container of an image, with no network but the allowed addresses, and few capabilities.
 
-    The image needs `/bin/sh`. What a command leaves running goes on; a command over its time, or whose caller is
-    cancelled, ends with every process in the container.
+    The image needs `/bin/sh`. What a command leaves running goes on; a command over its time, or one with a
+    cancelled caller, ends with every process in the container.
 
     Args:
         image: Name of the image. It is pulled if the engine does not have it.
@@ -144,7 +144,7 @@ class DockerSandbox(Sandbox):
         api, key, most = self._engine.api, self._running().id, self.limits.file_mb * _MIB
 
         def fetch(archive: IO[bytes]) -> bool:
-            # Not `get_archive` of the SDK, whose answer cannot be closed before its end.
+            # Not `get_archive` of the SDK: its answer cannot be closed before its end.
             address = f"{api.base_url}/v{api.api_version}/containers/{key}/archive"
             with api.get(address, params={"path": path}, stream=True) as answer:
                 if answer.status_code == HTTPStatus.NOT_FOUND:

@@ -1,4 +1,4 @@
-"""An environment whose step runs a whole agent in a sandbox, records its model calls, and scores what it leaves."""
+"""A step of this environment runs a whole agent in a sandbox, records its model calls, and scores what it leaves."""
 
 from __future__ import annotations
 

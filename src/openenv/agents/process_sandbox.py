@@ -230,7 +230,7 @@ class ProcessSandbox(Sandbox):
         stdin: IO[bytes] | None,
         stdout: IO[bytes] | None,
     ) -> _Running:
-        """Starts bubblewrap, whose command waits for the gate. Must not be cancelled: it would leave a process."""
+        """Starts bubblewrap; its command waits for the gate. Must not be cancelled: it would leave a process."""
         options = "\0".join([*self._options(env), ""]).encode()
         status_in, status_out = os.pipe()
         gate_in, gate_out = os.pipe()

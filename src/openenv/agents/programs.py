@@ -1,4 +1,4 @@
-"""Agent programs: how each is installed, started, and told of its model."""
+"""Agent programs: how each is installed and started, and finds its model."""
 
 from __future__ import annotations
 

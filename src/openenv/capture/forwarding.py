@@ -95,7 +95,7 @@ class GradioForwarder(PortForwarder):
         token = secrets.token_urlsafe(32)
         try:
             self.url = networking.setup_tunnel(local_host, local_port, token, self._server, self._certificate)
-        except Exception as error:  # whatever Gradio raises
+        except Exception as error:  # Gradio raises its own
             raise ForwardingError(
                 f"Gradio opens no tunnel: {error}; is its share server reachable? kind=direct needs none"
             ) from error

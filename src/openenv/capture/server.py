@@ -155,7 +155,7 @@ class CaptureServer:
 
 
 class CaptureMiddleware:
-    """ASGI middleware that serves a proxy under a path of another app, whose keys are not asked for there.
+    """ASGI middleware that serves a proxy under a path of another app, without a check of its keys.
 
     Args:
         app: The other app. When it ends, calls in flight may end first.

@@ -82,7 +82,7 @@ class CaptureSession:
         calls: Calls in flight; the session stays in memory as long as there are some.
         answered: Turn of each idempotency key.
         undelivered: Turns that were recorded after their client had disconnected.
-        overtaking: Turns of retries whose first attempt has not arrived yet.
+        overtaking: Turns of retries that arrived before their first attempt, which has not arrived yet.
         notes: What happened beside.
         engine_key, engine_header: The key of its own engine, and the header; never on disk.
         touched: Unix time of the latest call.

@@ -157,7 +157,7 @@ def _play(dataset: str, as_json: bool, **options: Any) -> list[HarborRolloutResu
 @click.option("--agent", "harness", required=True, help="oracle, nop, or a command of the shell.")
 @click.option("--task", "names", multiple=True, help="Name of a task; by default all.")
 @click.option("--attempts", type=terminal.COUNT, default=1, show_default=True, help="Trials of each task.")
-@click.option("--llm-url", default="", help="A model for the agent, whose calls are recorded.")
+@click.option("--llm-url", default="", help="A model for the agent; its calls are recorded.")
 @click.option("--model", help="Name of the model there; by default the one that the agent names.")
 @click.option("--reward-key", default="", help="Which reward to take, if the tests write several.")
 @click.option("-o", "--output", "trials_dir", type=terminal.FOLDER, required=True, help="Folder of the trials.")
@@ -193,7 +193,7 @@ def run(dataset: str, names: tuple[str, ...], as_json: bool, **options: Any) -> 
 
 
 @harbor.command()
-@click.option("--llm-url", required=True, help="The model, whose calls are recorded.")
+@click.option("--llm-url", required=True, help="The model; its calls are recorded.")
 @click.option("--model", help="Its name there.")
 @click.option("--dataset", required=True, help="As for the other commands.")
 @click.option("--task-index", default=0, show_default=True, help="Number of the first task.")

@@ -56,7 +56,7 @@ class Player:
         run_id: Id of the run.
         requests: Limits the calls of the model at the same time.
         progress: Counts its answers.
-        fork: Adds a number of forks of a rollout, whose session and conversation they copy, to its group.
+        fork: Adds a number of forks of a rollout, with copies of its session and conversation, to its group.
     """
 
     sessions: SessionPool
