@@ -27,6 +27,7 @@ __version__ = "1.0.0"
 
 __all__ = [
     "Action",
+    "AgentFailed",
     "Array",
     "AutoAction",
     "AutoEnv",
