@@ -209,8 +209,9 @@ async def test_lists_of_json_become_one_array(url: str, monkeypatch: pytest.Monk
 
 
 def test_another_word_and_a_missing_numpy_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    other: Any = "rows"
     with pytest.raises(UsageError, match="arrays='rows': one of each, batch"):
-        VectorEnvClient(GenericEnvClient, "http://localhost:1", arrays="rows")  # type: ignore[arg-type]
+        VectorEnvClient(GenericEnvClient, "http://localhost:1", arrays=other)
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(MissingExtra, match="numpy"):
         VectorEnvClient(GenericEnvClient, "http://localhost:1", arrays="batch")

@@ -101,7 +101,7 @@ gymnasium.register("openenv-tests/Brief-v0", Brief)
 class Shades(gymnasium.Env[Any, Any]):
     """Large images, none like another, and episodes of different lengths. The action 3 fails."""
 
-    observation_space = spaces.Box(0, 255, (80, 80, 4), np.uint8)
+    observation_space: gymnasium.Space[Any] = spaces.Box(0, 255, (80, 80, 4), np.uint8)
     action_space = spaces.Discrete(4)
 
     def __init__(self, render_mode: str | None = None):
@@ -130,7 +130,7 @@ class NestedShades(Shades):
     """The same images in a Dict and a Tuple, next to few numbers."""
 
     large = spaces.Box(0, 255, (80, 80, 4), np.uint8)
-    observation_space = spaces.Dict(  # type: ignore[assignment]
+    observation_space = spaces.Dict(
         {"pair": spaces.Tuple([large, spaces.Box(-1, 1, (2,), np.float32)]), "deep": spaces.Dict({"image": large})}
     )
 
