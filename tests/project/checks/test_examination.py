@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from openenv.errors import NotAProject
+from openenv.errors import LaunchFailed, NotAProject
 from openenv.project.checks import Level, Outcome
+from openenv.project.checks import examination
 from openenv.project.checks.examination import examine, folder_of
 from openenv.project.checks.findings import InternalFault
 
@@ -91,6 +92,28 @@ def test_one_that_closes_what_it_does_not_know_and_hangs_is_not_waited_for(proje
     (failed,) = [each for each in examine(str(project), Level.STATIC, 0.5).findings if each.outcome is Outcome.FAIL]
     assert "no message for" in failed.saw
     assert time.monotonic() - began < SOON_S
+
+
+def test_no_check_is_blamed_for_a_process_that_does_not_start(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "START_S", 0.0)
+    findings: list[Finding] = []
+    with pytest.raises(LaunchFailed, match="did not start within 0 s: run this again"):
+        examine(str(project), Level.STATIC, heard=findings.append)
+    assert {each.check for each in findings} == {check.id for check in examination.FILE_CHECKS}
+
+
+def test_how_long_python_takes_to_start_does_not_count_as_a_call(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of a call is far below the time that a process needs for its first message."""
+    change(project, "STEPS = 10\n", "STEPS = 10\nimport time\ntime.sleep(3000)\n")
+    monkeypatch.setattr(examination, "PATIENCE_S", 0.0)
+    began: list[str] = []
+    report = examine(str(project), Level.STATIC, 1e-6, begun=began.append)
+    (failed,) = [each for each in report.findings if each.outcome is Outcome.FAIL]
+    assert failed.check == "static.import"
+    assert "a call does not return" in failed.saw
+    assert began == ["static.import"]
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 
 That code may hang, print or end its process. Only the child is affected, and the parent knows which checks it has
 completed. The child reports by lines of JSON on a pipe: `{"begin": id}`, `{"finding": {...}}`, `{"beat": true}` while
-the event loop runs, and `{"internal": [id, reason]}` for an error of a check itself.
+the event loop runs, `{"load": true}` before it imports the environment for checks after the first ones, and
+`{"internal": [id, reason]}` for an error of a check itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import NotAProject
+from ...errors import LaunchFailed, NotAProject
 from ...runtime.process.fork_server import PipeTail
 from ...testing import cheat_checks, code_checks, score_checks
 from ...testing.check import Check
@@ -70,6 +71,8 @@ CALL_S = 10.0
 IMPORT_CALLS = 4
 # Seconds added to the limit of one call, during which the process may send nothing.
 PATIENCE_S = 3.0
+# Seconds until the first message of the process: Python starts and imports this package, on a busy machine too.
+START_S = 60.0
 GLANCE_S = 0.25
 
 
@@ -114,6 +117,7 @@ def examine(
     Raises:
         NotAProject: There is nothing to check.
         InternalFault: A check has a bug.
+        LaunchFailed: The process of the environment did not start.
     """
     folder = folder_of(target)
     bundled = target in targets.bundled()
@@ -156,10 +160,11 @@ class Examination:
     begun: Callable[[str], None]
     heard: Callable[[Finding], None]
     _found: dict[str, Finding] = field(default_factory=dict)
+    _started: bool = False
     _current: str | None = None
 
     def run(self, checks: list[Check]) -> list[Finding]:
-        """The findings, in the order of the checks. Raises InternalFault."""
+        """The findings, in the order of the checks. Raises InternalFault and LaunchFailed."""
         while True:
             for check in checks:
                 needs_known = check.needs and self._found.keys() >= set(check.needs)
@@ -168,7 +173,7 @@ class Examination:
             remaining = [check for check in checks if check.id not in self._found]
             if not remaining:
                 return [self._found[check.id] for check in checks]
-            self._current = None
+            self._started, self._current = False, None
             why = self._ask(remaining)
             if why is not None:
                 failed = next(check for check in remaining if check.id not in self._found)
@@ -229,7 +234,11 @@ class Examination:
             output.close()
 
     def _listen(self, process: subprocess.Popen[bytes], report: int, output: PipeTail) -> str | None:
-        """Reads the messages of the process until its end. Returns a reason if it stopped sending them."""
+        """Reads the messages of the process until its end. Returns a reason if it stopped sending them.
+
+        Raises:
+            LaunchFailed: There was no first message.
+        """
         unread = b""
         limit = time.monotonic() + self._silence_s()
         with selectors.DefaultSelector() as selector:
@@ -253,14 +262,22 @@ class Examination:
                             process.wait(GLANCE_S)
                 elif ended:  # its forked children may hold the other ends of the pipes
                     return None
+        if not self._started:
+            raise LaunchFailed(
+                f"the process that imports {self.subject.target} did not start within {START_S:g} s: "
+                "run this again when the machine has less to do"
+            )
         said = f"no message for {self._silence_s():g} s"
         return f"{said}: a call does not return (--timeout is {self.subject.call_s:g})"
 
     def _silence_s(self) -> float:
+        if not self._started:
+            return START_S
         importing = self._current is None or self._current == "static.import"
         return self.subject.call_s * (IMPORT_CALLS if importing else 1) + PATIENCE_S
 
     def _receive(self, line: dict[str, Any]) -> None:
+        self._started = True
         if "begin" in line:
             self._current = line["begin"]
             self.begun(line["begin"])
@@ -307,6 +324,7 @@ def answer_checks() -> None:
     target, folder, *bounds = order["subject"]
     subject = EnvironmentUnderTest(target, folder and Path(folder), *bounds)
     if order["found"]:
+        say(load=True)
         subject.load()
     found = {each["check"]: Finding.model_validate(each) for each in order["found"]}
     runner = asyncio.Runner()
