@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -221,3 +222,47 @@ def rollout(task_index: int, n_tasks: int, out: Path | None, **options: Any) -> 
         out.write_text(json.dumps([each.model_dump(mode="json") for each in results]), encoding="utf-8")
     if any(not each.ok for each in results):
         raise click.exceptions.Exit(1)
+
+
+@harbor.command()
+@click.option("--dataset", "datasets", multiple=True, required=True, help="As for the other commands; repeatable.")
+@click.option("--agent", "agents", multiple=True, default=("oracle", "nop"), help="An agent that clients may choose.")
+@click.option("--llm-url", default="", help="A model for the agents; its calls are recorded.")
+@click.option("--model", default="", help="Name of the model there; by default the one that the agent names.")
+@click.option("--auth-header", default="Authorization", show_default=True, help="Header of the model's key.")
+@click.option("--host", help="Address to listen on. [default: 127.0.0.1]")
+@click.option("--port", type=int, help="Port to listen on; 0 takes a free one. [default: 8000]")
+@click.option(
+    "--at-once", type=terminal.COUNT, default=4, show_default=True, help="Sessions, and so rollouts, at once."
+)
+@click.option("--trials-dir", type=terminal.FOLDER, default=Path("trials"), show_default=True)
+def serve(host: str | None, port: int | None, at_once: int, **options: Any) -> None:
+    """Serves tasks: clients (openenv.harbor.client.HarborEnv) have them played here, and get rewards and tokens.
+
+    Clients choose among the agents that --agent names. The key of the model comes from OPENENV_LLM_API_KEY.
+
+    \b
+    Examples:
+      openenv harbor serve --dataset tasks
+      openenv harbor serve --dataset tasks --agent 'my-agent "$INSTRUCTION"' \\
+          --llm-url http://localhost:8000/v1 --port 8001
+    """
+    from ..harbor.environment import HarborEnvironment, HarborService
+    from ..mcp.types import CallToolAction, CallToolObservation
+    from ..server.app import create_app
+    from ..settings import CaptureSettings, ServerSettings
+    from .serve import serve_app
+
+    settings = ServerSettings.read(host=host, port=port, max_sessions=at_once)
+    with HarborService(api_key=CaptureSettings.read().api_key, **options) as service:
+
+        def app(settings: ServerSettings) -> Any:
+            return create_app(
+                partial(HarborEnvironment, service),
+                action=CallToolAction,
+                observation=CallToolObservation,
+                name="harbor_env",
+                settings=settings,
+            )
+
+        serve_app(app, settings)

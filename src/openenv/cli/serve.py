@@ -428,6 +428,27 @@ def serve(target: str, reload: bool, **options: Any) -> None:
         run_here(app, settings, listener)
 
 
+def serve_app(make: Callable[[ServerSettings], Any], settings: ServerSettings) -> None:
+    """Serves an app that is no target in this process, until a signal ends it.
+
+    Args:
+        make: Makes the app, from the settings with their keys.
+        settings: Settings of the server.
+
+    Raises:
+        KeyboardInterrupt: The signal was SIGINT (Ctrl-C).
+        UsageError: It cannot listen there.
+    """
+    logs.configure_logging(settings.log_format, settings.log_level)
+    check_tls(settings)
+    settings, made_key = with_keys(settings)
+    raise_file_limit()
+    app = make(settings)
+    listener = listen(settings)
+    announce(settings, listener, facts_of(app, ""), made_key)
+    run_here(app, settings, listener)
+
+
 def server_options(settings: ServerSettings) -> dict[str, Any]:
     """The arguments of `uvicorn.Config`, in this process and in workers."""
     return {
