@@ -70,6 +70,8 @@ def run(plan: dict[str, Any], python: str = sys.executable, script: Path = Path(
 def told(found: dict[str, Any], options: argparse.Namespace) -> str:
     """A line for a run."""
     turns, sessions = found["turns"], found["sessions"]
+    if not turns:
+        return f"{found['system']:>10} {sessions:>5} sessions: no turn ended, {found['seconds']:.0f} s"
     line = (
         f"{found['system']:>10} {sessions:>5} sessions: {turns / found['seconds']:>8,.0f} turns/s, "
         f"{1000 * found['cpu_s'] / turns:6.3f} ms CPU a turn, "
