@@ -48,6 +48,15 @@ def test_a_conversation_is_one_sequence_with_the_ids_that_were_sampled(proxy: Ca
     assert entries[-1]["prompt_token_ids"] + entries[-1]["completion_token_ids"] == sequence["input_ids"]
 
 
+def test_an_agent_that_asks_for_alternatives_of_tokens_can_be_trained_on(proxy: CaptureServer) -> None:
+    agent = Agent(proxy.url, proxy.open("alternatives"))
+    _, answer = agent.send(messages=[{"role": "user", "content": "hello"}], logprobs=True, top_logprobs=2)
+    assert len(answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]) == 2
+    document = proxy.export("alternatives")
+    assert document["trainable"], document["validation"]
+    check_sequence(document["sequences"][0])
+
+
 def test_a_stream_is_recorded_as_an_answer_at_once_is(proxy: CaptureServer) -> None:
     agent = Agent(proxy.url, proxy.open("streamed"))
     agent.say("hello")

@@ -148,8 +148,11 @@ def _logprob(token: int) -> dict[str, Any]:
     return {"token": _TOKENIZER.decode((token,)), "logprob": logprob_of(token)}
 
 
-def _logprobs(ids: Iterable[int]) -> dict[str, Any]:
-    return {"content": [_logprob(token) for token in ids]}
+def _logprobs(sampled: Sampled) -> dict[str, Any]:
+    tokens = [_logprob(token) for token in sampled.ids]
+    if most := sampled.body.get("top_logprobs"):
+        tokens = [{**token, "top_logprobs": [token] * most} for token in tokens]
+    return {"content": tokens}
 
 
 def _head(sampled: Sampled, kind: str) -> dict[str, Any]:
@@ -166,7 +169,7 @@ def _chat(sampled: Sampled) -> bytes:
     choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": sampled.finish}
     answer = {**_head(sampled, "chat.completion"), "choices": [choice], "usage": sampled.usage}
     if sampled.body.get("logprobs"):
-        choice["logprobs"] = _logprobs(sampled.ids)
+        choice["logprobs"] = _logprobs(sampled)
     if sampled.body.get("return_token_ids"):
         choice["token_ids"] = sampled.ids
         answer["prompt_token_ids"] = sampled.prompt_ids
@@ -196,7 +199,7 @@ def _chat_stream(sampled: Sampled) -> bytes:
         middle["token_ids"] = sampled.ids[:cut]
         last["token_ids"] = sampled.ids[cut:]
     if body.get("logprobs"):
-        last["logprobs"] = _logprobs(sampled.ids)
+        last["logprobs"] = _logprobs(sampled)
     if (body.get("stream_options") or {}).get("include_usage"):
         chunks.append({**head, "choices": [], "usage": sampled.usage})
     return _events(chunks) + b"data: [DONE]\n\n"

@@ -86,14 +86,16 @@ POLICIES: dict[str, Policy] = {
 def policy_of(model: str, own: Mapping[str, Policy]) -> Policy | None:
     """The policy of a model's name.
 
-    `say:TEXT` always says that text, `call:NAME:JSON` always calls that tool, and `package.module:function` is a
-    policy of any module.
+    `say:TEXT` always says that text, `tokens:N` one of N tokens, `call:NAME:JSON` always calls that tool, and
+    `package.module:function` is a policy of any module.
     """
     if model in own or model in POLICIES:
         return own.get(model) or POLICIES[model]
     kind, _, rest = model.partition(":")
     if kind == "say":
         return lambda messages, tools: rest
+    if kind == "tokens":
+        return lambda messages, tools: "ab" * (int(rest) - 1)  # a token has two bytes; the last one ends the answer
     if kind == "call":
         name, _, arguments = rest.partition(":")
         return lambda messages, tools: ModelReply(calls=[(name, arguments or "{}")])

@@ -156,7 +156,8 @@ def begin(
         RequestRefused: It is malformed, or the key is that of another request.
     """
     target = f"{exchange.path}?{exchange.query}" if exchange.query else exchange.path
-    call = dialect.read(exchange.body, target, session.graph.last_messages(), session.graph.calls)
+    call = dialect.read(exchange.body, target, session.graph.end_of_messages, session.graph.calls)
+    exchange.body = b""  # the call has it: while the engine answers, one copy is enough
     name = exchange.headers.get("idempotency-key", "")
     rest = call.rest
     key = hashlib.sha256(name.encode()).hexdigest()[:32] if name else _key_of(session, call, rest)
@@ -234,11 +235,11 @@ async def sample(session: CaptureSession, pending: CallInFlight, engine: Inferen
             pending.fail(410, "the session was deleted while the model answered: open another one", "not_found_error")
             return
         turn = _record_of(session, pending, answer, params, time.perf_counter() - began)
-        if (found := _check_tokens(answer, engine.capture_level)) is not None:
+        if (found := _check_tokens(session, answer, engine.capture_level)) is not None:
             session.note("finding", found)
         if answer.logprobs:
-            turn.logprobs = msgspec.Raw(b"[" + answer.logprobs + b"]")
-        number = session.add(turn, call.messages, call.ends, answer.prompt_ids, answer.completion_ids)
+            turn.logprobs = msgspec.Raw(encode(answer.logprobs))
+        number = session.add(turn, call, answer)
         pending.answer(answer)
         if pending.abandoned:
             session.undelivered.add(number)
@@ -339,19 +340,20 @@ def _agent_of(headers: Any) -> str | None:
     return None
 
 
-def _check_tokens(answer: EngineAnswer, level: str) -> str | None:
+def _check_tokens(session: CaptureSession, answer: EngineAnswer, level: str) -> str | None:
     """Why the turn cannot be trained on, if the engine was to give token ids; it keeps no half of them then."""
     if level != "tokens":
         answer.prompt_ids = answer.completion_ids = b""
         return None
     found = None
+    new_ids = answer.prompt_ids[max(0, session.graph.end_of_ids(answer.prompt_ids)) :]
     if not answer.completion_ids or not answer.prompt_ids:
         found = "FATAL: the engine gave no token ids"
-        answer.prompt_ids = answer.completion_ids = answer.logprobs = b""
-    elif answer.prompt_ids.translate(None, _ID_BYTES) or answer.completion_ids.translate(None, _ID_BYTES):
+        answer.prompt_ids, answer.completion_ids, answer.logprobs = b"", b"", ()
+    elif new_ids.translate(None, _ID_BYTES) or answer.completion_ids.translate(None, _ID_BYTES):
         found = "FATAL: the engine gave token ids that are no numbers"
-        answer.prompt_ids = answer.completion_ids = answer.logprobs = b""
-    elif (given := count_of(answer.logprobs)) != (ids := count_of(answer.completion_ids)):
+        answer.prompt_ids, answer.completion_ids, answer.logprobs = b"", b"", ()
+    elif (given := len(answer.logprobs)) != (ids := count_of(answer.completion_ids)):
         found = f"FATAL: the engine gave {given} log probabilities for {ids} tokens"
-        answer.logprobs = b""
+        answer.logprobs = ()
     return found

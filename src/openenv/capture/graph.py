@@ -33,28 +33,32 @@ class PrefixStore:
         self._shared: list[int] = []
         self._added: list[bytes] = []
         self._lengths: list[int] = []
-        self._last: tuple[int, bytes] = (-1, b"")  # the latest text, which the next one most often extends
+        # The latest text, which the next one most often extends, in the parts that it was added in.
+        self._latest: list[bytes] = []
+        self._copied = 0  # bytes of them that are a copy
 
     def __len__(self) -> int:
         return len(self._bases)
 
-    def add(self, base: int, shared: int, added: bytes, text: bytes | None = None) -> int:
+    def add(self, base: int, shared: int, added: bytes) -> int:
         """Adds a text: the first `shared` bytes of that with the number `base`, and `added`.
-
-        Args:
-            text: The whole text, if it is at hand.
 
         Returns:
             Its number.
         """
+        number = len(self._bases)
+        extends = base == number - 1 and (base < 0 or shared == self._lengths[base])
         self._bases.append(base)
         self._shared.append(shared)
         self._added.append(added)
         self._lengths.append(shared + len(added))
         self.size += len(added)
-        number = len(self._bases) - 1
-        if text is not None:
-            self._last = (number, text)
+        if extends:
+            self._latest.append(added)
+        else:
+            self._latest = [self.text(number)]
+            self.size += self._lengths[number] - self._copied
+            self._copied = self._lengths[number]
         return number
 
     def length(self, number: int) -> int:
@@ -65,15 +69,8 @@ class PrefixStore:
         """What a text adds to the one that it is kept with."""
         return self._added[number]
 
-    @property
-    def last(self) -> bytes:
-        """The latest text, if it was given whole; else empty."""
-        return self._last[1]
-
     def text(self, number: int) -> bytes:
         """A whole text."""
-        if number == self._last[0]:
-            return self._last[1]
         path = []
         each = number
         while each >= 0:
@@ -85,10 +82,18 @@ class PrefixStore:
             text += self._added[each]
         return bytes(text)
 
-    def extends_last(self, text: bytes) -> int:
+    def end_of_latest(self, text: bytes, place: int = 0) -> int:
+        """Where the latest text ends, if another one has it at a place; -1 if it has not, or there is none."""
+        for part in self._latest:
+            if not text.startswith(part, place):
+                return -1
+            place += len(part)
+        return place if self._latest else -1
+
+    def extends_latest(self, text: bytes) -> int:
         """The number of the latest text if the given one begins with it, else -1."""
-        number, last = self._last
-        return number if number >= 0 and _begins(text, last) else -1
+        end = self.end_of_latest(text)
+        return len(self) - 1 if end == len(text) or (end >= 0 and text[end] == _COMMA) else -1
 
     def find(self, text: bytes) -> tuple[list[int], int, int]:
         """Compares a text with all others.
@@ -109,10 +114,6 @@ class PrefixStore:
             if same > most:
                 nearest, most = number, same
         return whole, nearest, most
-
-
-def _begins(text: bytes, start: bytes) -> bool:
-    return text.startswith(start) and (len(text) == len(start) or text[len(start)] == _COMMA)
 
 
 def _common(text: bytes, offset: int, other: bytes) -> int:
@@ -229,7 +230,7 @@ class SessionGraph:
             ends: Offsets in `messages` at which a message ends.
             prompt_ids, completion_ids: Items; empty if the engine gave none.
         """
-        base = self._messages.extends_last(messages)
+        base = self._messages.extends_latest(messages)
         logical = [base] if base >= 0 else []
         if base >= 0:
             shared = self._messages.length(base)
@@ -247,7 +248,7 @@ class SessionGraph:
             self._explain(turn, logical, messages, prompt_ids)
 
     def _link_ids(self, turn: TurnRecord, prompt_ids: bytes, completion_ids: bytes) -> None:
-        base = self._ids.extends_last(prompt_ids)
+        base = self._ids.extends_latest(prompt_ids)
         if base >= 0 and base % 2:
             turn.parent, shared = base // 2, self._ids.length(base)
         else:
@@ -293,25 +294,25 @@ class SessionGraph:
         before = self._messages.text(number)
         return number if before.startswith(first) and len(messages) < len(before) else -1
 
-    def take(self, turn: TurnRecord, messages: bytes | None = None, prompt_ids: bytes | None = None) -> int:
+    def take(self, turn: TurnRecord, logprobs: Sequence[float] | None = None) -> int:
         """Adds a turn that `record` has filled in, or that a journal has.
 
         Args:
-            messages, prompt_ids: The whole texts, if they are at hand.
+            turn: The turn.
+            logprobs: Its log probabilities, if they are at hand; else they are read from its text.
 
         Returns:
             The number of the turn.
         """
         added = _items(turn.messages)
         comma = b"," if turn.messages_shared and added else b""
-        self._messages.add(turn.messages_base, turn.messages_shared, comma + added, messages)
+        self._messages.add(turn.messages_base, turn.messages_shared, comma + added)
         ids, completion = _items(turn.prompt_ids), _items(turn.completion_ids)
         comma = b"," if turn.ids_shared and ids else b""
         number = self._ids.add(turn.ids_base, turn.ids_shared, comma + ids)
         tail = b"," + completion if completion else b""
-        context = None if prompt_ids is None else prompt_ids + tail
-        self._ids.add(number, self._ids.length(number), tail, context)
-        self._logprobs.append(array("d", _floats(turn.logprobs) or ()).tobytes())
+        self._ids.add(number, self._ids.length(number), tail)
+        self._logprobs.append(array("d", _floats(turn.logprobs) or () if logprobs is None else logprobs).tobytes())
         tools = _items(turn.tools)
         if turn.tools != _NO_JSON:
             self._tools.append(tools)
@@ -336,8 +337,7 @@ class SessionGraph:
     @property
     def size(self) -> int:
         """Bytes that the graph keeps, roughly."""
-        last = len(self._messages.last) + len(self._ids.last)
-        return self._messages.size + self._ids.size + last + self._rest
+        return self._messages.size + self._ids.size + self._rest
 
     def same_messages(self, messages: bytes) -> Iterator[int]:
         """The turns that had exactly these messages as request, the latest first."""
@@ -364,6 +364,10 @@ class SessionGraph:
         """The number of ids of a turn's prompt."""
         return count_of(self._ids.text(2 * number))
 
+    def n_completion(self, number: int) -> int:
+        """The number of ids of a turn's completion."""
+        return count_of(self._ids.added(2 * number + 1).removeprefix(b","))
+
     def logprobs(self, number: int) -> list[float]:
         """The log probabilities of a turn's completion; empty without."""
         return list(array("d", self._logprobs[number]))
@@ -377,9 +381,13 @@ class SessionGraph:
         """The items of the latest request's tools."""
         return self._tools[-1] if self._tools else b""
 
-    def last_messages(self) -> bytes:
-        """The items of the latest request's messages; empty before the first."""
-        return self._messages.last
+    def end_of_ids(self, ids: bytes) -> int:
+        """Where the ids of the latest turn end, if a prompt begins with them; -1 if it does not."""
+        return self._ids.end_of_latest(ids)
+
+    def end_of_messages(self, body: bytes, place: int) -> int:
+        """Where the latest request's messages end, if a request has them at a place; -1 if it has not."""
+        return self._messages.end_of_latest(body, place)
 
     # The graph.
 

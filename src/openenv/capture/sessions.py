@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import msgspec
 
 from ..errors import InvalidArgument, JournalFailed, JournalInUse, UnreadableRecord
 from ..recording.storage import JSONL, lock_file
-from .dialects.base import RequestRefused
+from .dialects.base import EngineAnswer, ModelCall, RequestRefused
 from .graph import SessionGraph, TurnRecord
 from .upstream import CaptureLevel
 
@@ -153,18 +153,11 @@ class CaptureSession:
                 "there, and send the call again"
             ) from error
 
-    def add(
-        self,
-        turn: TurnRecord,
-        messages: bytes,
-        ends: Sequence[int],
-        prompt_ids: bytes,
-        completion_ids: bytes,
-    ) -> int:
+    def add(self, turn: TurnRecord, call: ModelCall, answer: EngineAnswer) -> int:
         """Records a turn, on disk first. Returns its number. Raises `JournalFailed`."""
-        self.graph.record(turn, messages, ends, prompt_ids, completion_ids)
+        self.graph.record(turn, call.messages, call.ends, answer.prompt_ids, answer.completion_ids)
         self.write(turn)
-        number = self.graph.take(turn, messages, prompt_ids or None)
+        number = self.graph.take(turn, answer.logprobs)
         self._answer(turn, number)
         return number
 
@@ -185,7 +178,7 @@ class CaptureSession:
 
     def _answer(self, turn: TurnRecord, number: int) -> None:
         self.touched = max(self.touched, turn.time)
-        self.sampled_tokens += len(self.graph.completion_ids(number))
+        self.sampled_tokens += self.graph.n_completion(number)
         if turn.call:
             self.answered[turn.call] = number
 
@@ -298,7 +291,7 @@ class SessionStore:
         stem = session.path.stem
         if not session.deleted:
             self._keep(stem, session)
-        for old in list(self._sessions):
+        for old in list(self._sessions) if self._used > self._most else ():
             if self._used <= self._most or old == stem:
                 break
             if not self._sessions[old].calls and not self._sessions[old].engine_key:

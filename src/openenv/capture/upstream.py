@@ -31,9 +31,22 @@ _ASKED: dict[str, Json] = {
     "text": {},
 }
 _PROMPT = b'"prompt_token_ids":['
-_LOGPROB = re.compile(rb'"logprob": ?(-?[0-9][0-9.eE+-]*)')
 _PROTECTED = frozenset({"model", "messages", "stream", "tools", "tool_choice", "logprobs", "return_token_ids"})
 MAX_FIXES = 6
+
+
+class _TokenLogprob(msgspec.Struct):
+    logprob: float
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[_TokenLogprob] | None = None
+
+
+_read_logprobs = msgspec.json.Decoder(_Logprobs | None).decode
+_read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_read_choices = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+_read_finish = msgspec.json.Decoder(str | None).decode
 
 
 @dataclass(frozen=True)
@@ -238,20 +251,18 @@ class InferenceClient:
             prompt_ids = content[place + len(_PROMPT) : end].replace(b" ", b"")
             content = content[: place + len(_PROMPT)] + content[end:]
         try:
-            fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-            choice = msgspec.json.decode(fields["choices"], type=list[dict[str, msgspec.Raw]])[0]
+            fields = _read_fields(content)
+            choice = _read_choices(fields["choices"])[0]
             message = bytes(choice["message"])
-            finish = msgspec.json.decode(choice.get("finish_reason", b"null"), type=str | None) or "stop"
+            finish = _read_finish(choice.get("finish_reason", b"null")) or "stop"
             ids = _items(choice.get("token_ids") or choice.get("response_token_ids"))
-            logprobs = bytes(choice.get("logprobs", b"null"))
             head = read_head({**fields, "choices": [choice]}, call)
             if not message.startswith(b"{"):
                 raise ValueError
         except (KeyError, IndexError, ValueError, TypeError, msgspec.DecodeError) as error:
             raise unreadable("no chat completion", reply.content, self._name, self.address) from error
-        answer = EngineAnswer(message, head, finish, prompt_ids if ids else b"", ids)
-        answer.logprobs = b",".join(_LOGPROB.findall(logprobs)) if logprobs != b"null" else b""
-        return answer
+        logprobs = _logprobs_of(choice.get("logprobs", b"null"))
+        return EngineAnswer(message, head, finish, prompt_ids if ids else b"", ids, logprobs)
 
     def _streamed(self, reply: ModelReply, chunks: list[Json], call: ModelCall) -> EngineAnswer:
         try:
@@ -270,7 +281,7 @@ class InferenceClient:
                 choice["finish_reason"],
                 encode(prompt_ids)[1:-1] if choice.get("token_ids") else b"",
                 encode(choice.get("token_ids") or [])[1:-1],
-                encode([each["logprob"] for each in content])[1:-1],
+                [each["logprob"] for each in content],
             )
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise unreadable("no chat completion", reply.content, self._name, self.address) from error
@@ -283,6 +294,15 @@ class _StreamBroken(ModelFailed):
 def _items(raw: msgspec.Raw | None) -> bytes:
     text = b"" if raw is None else bytes(raw)
     return text[1:-1].replace(b" ", b"") if text.startswith(b"[") else b""
+
+
+def _logprobs_of(raw: bytes) -> list[float]:
+    """The log probabilities of the sampled tokens; empty if they have another form."""
+    try:
+        found = _read_logprobs(raw)
+    except msgspec.DecodeError:
+        return []
+    return [each.logprob for each in found.content or ()] if found else []
 
 
 def _first(chunks: list[Json], *names: str) -> Json:

@@ -122,17 +122,17 @@ class HttpClientConnection(asyncio.Protocol):
     async def tunnel(self, request: bytes) -> HttpAnswer:
         """Sends a CONNECT and returns its answer, which has no body. Raises the errors of `send`."""
         self._tunnels = True
-        answer = await self.send(request, 0, None)
+        answer = await self.send(request, b"", 0, None)
         self._tunnels, self._parser = False, httptools.HttpResponseParser(self)
         return answer
 
     async def send(
-        self, request: bytes, most_bytes: int, stall_s: float | None, on_part: PartReader | None = None
+        self, head: bytes, body: bytes, most_bytes: int, stall_s: float | None, on_part: PartReader | None = None
     ) -> HttpAnswer:
         """Sends a request and returns its answer.
 
         Args:
-            request: Head and body.
+            head, body: The request.
             most_bytes: Most bytes of the answer's body.
             stall_s: Seconds without a byte after which it fails; None for no limit.
             on_part: Called with each part of the body.
@@ -143,7 +143,7 @@ class HttpClientConnection(asyncio.Protocol):
         self._answer, self._left, self._waits = HttpAnswer(), most_bytes, True
         self._done, self._read_at = self._loop.create_future(), self._loop.time()
         self._on_part = on_part
-        self.transport.write(request)
+        self.transport.writelines((head, body) if body else (head,))
         if stall_s is not None:
             self._watch(self._done, stall_s)
         try:
@@ -236,16 +236,18 @@ class HttpClient:
             InvalidArgument: A header has a line break.
         """
         fields = f"{self._head}{_lines(headers)}content-length: {len(body)}\r\n"
-        request = f"{method} {self._prefix}{path} HTTP/1.1\r\n{fields}\r\n".encode() + body
+        head = f"{method} {self._prefix}{path} HTTP/1.1\r\n{fields}\r\n".encode()
         if self._room is None:
-            return await self._exchange(request, stall_s, on_part)
+            return await self._exchange(head, body, stall_s, on_part)
         async with self._room:
-            return await self._exchange(request, stall_s, on_part)
+            return await self._exchange(head, body, stall_s, on_part)
 
-    async def _exchange(self, request: bytes, stall_s: float | None, on_part: PartReader | None) -> HttpAnswer:
+    async def _exchange(
+        self, head: bytes, body: bytes, stall_s: float | None, on_part: PartReader | None
+    ) -> HttpAnswer:
         connection = self._take_idle() or await self._connect()
         try:
-            answer = await connection.send(request, self._most_bytes, stall_s, on_part)
+            answer = await connection.send(head, body, self._most_bytes, stall_s, on_part)
         except BaseException:
             connection.transport.abort()
             raise

@@ -13,6 +13,7 @@ from .base import (
     EngineAnswer,
     EventWriter,
     Json,
+    KnownMessages,
     ModelCall,
     RequestRefused,
     arguments_of,
@@ -38,7 +39,7 @@ class AnthropicDialect(Dialect):
 
     name = "anthropic"
 
-    def read(self, body: bytes, target: str, last: bytes, calls: Mapping[str, str]) -> ModelCall:
+    def read(self, body: bytes, target: str, known: KnownMessages, calls: Mapping[str, str]) -> ModelCall:
         given = read_object(body)
         messages: list[Json] = []
         if given.get("system"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,6 +13,8 @@ import msgspec
 
 encode = msgspec.json.Encoder().encode
 Json = dict[str, Any]
+KnownMessages = Callable[[bytes, int], int]
+"""Where the messages of the latest request end, if a body has them at a place; -1 if it has not."""
 
 
 class RequestRefused(Exception):
@@ -71,7 +73,7 @@ class EngineAnswer:
         head: The answer without it: `"message":null` stands for it.
         finish: `stop`, `length`, `tool_calls`, `content_filter`.
         prompt_ids, completion_ids: Items of the lists of ids; empty without.
-        logprobs: Items of the list of log probabilities; empty without.
+        logprobs: Log probabilities of the sampled tokens; empty without.
     """
 
     message: bytes
@@ -79,7 +81,7 @@ class EngineAnswer:
     finish: str
     prompt_ids: bytes = b""
     completion_ids: bytes = b""
-    logprobs: bytes = b""
+    logprobs: Sequence[float] = ()
 
     @property
     def facts(self) -> Json:
@@ -114,13 +116,13 @@ class Dialect(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def read(self, body: bytes, target: str, last: bytes, calls: Mapping[str, str]) -> ModelCall:
+    def read(self, body: bytes, target: str, known: KnownMessages, calls: Mapping[str, str]) -> ModelCall:
         """Reads a request.
 
         Args:
             body: Its body.
             target: Its path, with the query.
-            last: Messages of the session's latest request, with which this one often begins.
+            known: Finds the messages of the session's latest request, with which this one often begins.
             calls: Arguments of the session's tool calls as the model wrote them, by the ids of the calls.
 
         Raises:

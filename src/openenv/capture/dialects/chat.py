@@ -7,7 +7,18 @@ from typing import Any
 
 import msgspec
 
-from .base import Dialect, EngineAnswer, EventWriter, Json, ModelCall, RequestRefused, encode, ends_of, event
+from .base import (
+    Dialect,
+    EngineAnswer,
+    EventWriter,
+    Json,
+    KnownMessages,
+    ModelCall,
+    RequestRefused,
+    encode,
+    ends_of,
+    event,
+)
 
 _MESSAGES = b'"messages":['
 _MARK = b"0"  # stands for the messages that are known
@@ -22,9 +33,9 @@ class ChatDialect(Dialect):
 
     name = "chat"
 
-    def read(self, body: bytes, target: str, last: bytes, calls: Mapping[str, str]) -> ModelCall:
+    def read(self, body: bytes, target: str, known: KnownMessages, calls: Mapping[str, str]) -> ModelCall:
         try:
-            known, fields = _fields_behind(body, last)
+            latest, fields = _fields_behind(body, known)
             items = [bytes(each) for each in _list(fields["messages"])]
             tools = [bytes(each) for each in _list(fields["tools"])] if _given(fields, "tools") else []
             stream = _given(fields, "stream") and msgspec.json.decode(fields["stream"], type=bool)
@@ -35,19 +46,19 @@ class ChatDialect(Dialect):
             raise RequestRefused(400, "the request has no `messages`: give a list of messages") from None
         except (msgspec.DecodeError, RecursionError) as error:
             raise RequestRefused(400, f"the request is no chat completion: {error}") from None
-        if known:
-            known = known and items.pop(0) == _MARK
-        if not all(each.startswith(b"{") for each in (*items, *tools)) or not (items or known):
+        if latest:
+            del items[0]
+        if not all(each.startswith(b"{") for each in (*items, *tools)) or not (items or latest):
             raise RequestRefused(400, "`messages` and `tools` must be lists of objects, and `messages` not empty")
         if count != 1:
             raise RequestRefused(400, f"n is {count}: ask for one answer at a time, and repeat the request")
         wanted = {"usage"} if isinstance(options, dict) and options.get("include_usage") else set()
         if _given(fields, "logprobs") and bytes(fields["logprobs"]) == b"true":
             wanted.add("logprobs")
-        text = b",".join([last, *items] if known else items)
+        text = b",".join([latest, *items] if latest else items)
         return ModelCall(
             text,
-            ends_of(items, len(last) + 1 if known else 0),
+            ends_of(items, len(latest) + 1 if latest else 0),
             {name: value for name, value in fields.items() if name not in _OURS and bytes(value) != b"null"},
             b",".join(tools),
             len(tools),
@@ -101,15 +112,16 @@ def _given(fields: dict[str, msgspec.Raw], name: str) -> bool:
     return name in fields and bytes(fields[name]) != b"null"
 
 
-def _fields_behind(body: bytes, last: bytes) -> tuple[bool, dict[str, msgspec.Raw]]:
-    """The fields of a request; if its messages begin with `last`, those are left out, so that nothing parses them."""
-    place = body.find(_MESSAGES) + len(_MESSAGES) if last else -1
-    if place > 0 and body.startswith(last, place) and body[place + len(last) : place + len(last) + 1] == b",":
-        fields = _fields(body[:place] + _MARK + body[place + len(last) :])
+def _fields_behind(body: bytes, known: KnownMessages) -> tuple[bytes, dict[str, msgspec.Raw]]:
+    """The messages of the latest request, if this one begins with them, and its fields with a mark in their place."""
+    place = body.find(_MESSAGES) + len(_MESSAGES)
+    end = known(body, place)
+    if end >= 0 and body[end : end + 1] == b",":
+        fields = _fields(body[:place] + _MARK + body[end:])
         # The list may be another one, deep in a tool: then the mark is not in the messages.
         if bytes(fields.get("messages", b"")).startswith(b"[" + _MARK + b","):
-            return True, fields
-    return False, _fields(body)
+            return body[place:end], fields
+    return b"", _fields(body)
 
 
 def read_head(fields: dict[str, Any], call: ModelCall) -> bytes:

@@ -14,6 +14,7 @@ from .base import (
     EngineAnswer,
     EventWriter,
     Json,
+    KnownMessages,
     ModelCall,
     RequestRefused,
     arguments_of,
@@ -46,7 +47,7 @@ class GoogleDialect(Dialect):
 
     name = "google"
 
-    def read(self, body: bytes, target: str, last: bytes, calls: Mapping[str, str]) -> ModelCall:
+    def read(self, body: bytes, target: str, known: KnownMessages, calls: Mapping[str, str]) -> ModelCall:
         given = read_object(body)
         try:
             messages = _messages_of(given, calls)

@@ -13,6 +13,7 @@ from .base import (
     EngineAnswer,
     EventWriter,
     Json,
+    KnownMessages,
     ModelCall,
     RequestRefused,
     chat_call,
@@ -32,7 +33,7 @@ class ResponsesDialect(Dialect):
 
     name = "responses"
 
-    def read(self, body: bytes, target: str, last: bytes, calls: Mapping[str, str]) -> ModelCall:
+    def read(self, body: bytes, target: str, known: KnownMessages, calls: Mapping[str, str]) -> ModelCall:
         given = read_object(body)
         for name in ("previous_response_id", "conversation", "prompt"):
             if given.get(name):
