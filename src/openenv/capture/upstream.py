@@ -35,15 +35,15 @@ _PROTECTED = frozenset({"model", "messages", "stream", "tools", "tool_choice", "
 MAX_FIXES = 6
 
 
-class _TokenLogprob(msgspec.Struct):
+class _SampledToken(msgspec.Struct, gc=False):
     logprob: float
 
 
-class _Logprobs(msgspec.Struct):
-    content: list[_TokenLogprob] | None = None
+class _SampledTokens(msgspec.Struct, gc=False):
+    content: list[_SampledToken] | None = None
 
 
-_read_logprobs = msgspec.json.Decoder(_Logprobs | None).decode
+_read_logprobs = msgspec.json.Decoder(_SampledTokens | None).decode
 _read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_choices = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _read_finish = msgspec.json.Decoder(str | None).decode
