@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from openenv.errors import LaunchFailed, NotAProject
-from openenv.project.checks import Level, Outcome
-from openenv.project.checks import examination
+from openenv.project.checks import Finding, Level, Outcome, examination
 from openenv.project.checks.examination import examine, folder_of
 from openenv.project.checks.findings import InternalFault
 

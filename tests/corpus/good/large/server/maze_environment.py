@@ -50,7 +50,7 @@ class MazeEnvironment(Environment[MazeAction, MazeObservation, State]):
             position=self._position,
             goal=self._goal,
             steps_left=STEPS - self._state.step_count,
-            pixels=[self._position % 256] * 50_000,
+            pixels=[self._position % 256] * 20_000,
             reward=reward,
             done=self._over,
         )
