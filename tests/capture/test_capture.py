@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -55,6 +56,16 @@ def test_an_agent_that_asks_for_alternatives_of_tokens_can_be_trained_on(proxy: 
     document = proxy.export("alternatives")
     assert document["trainable"], document["validation"]
     check_sequence(document["sequences"][0])
+
+
+def test_many_agents_connect_at_once_to_a_proxy_that_is_busy(proxy: CaptureServer) -> None:
+    with ExitStack() as stack:
+
+        def connect(_: Any) -> int:  # on the loop of the proxy, which accepts no connection meanwhile
+            address = (proxy.host, proxy.port)
+            return len([stack.enter_context(socket.create_connection(address, timeout=5.0)) for _ in range(400)])
+
+        assert proxy.read(proxy.open("busy"), connect) == 400
 
 
 def test_a_stream_is_recorded_as_an_answer_at_once_is(proxy: CaptureServer) -> None:

@@ -151,7 +151,14 @@ def _logprob(token: int) -> dict[str, Any]:
 def _logprobs(sampled: Sampled) -> dict[str, Any]:
     tokens = [_logprob(token) for token in sampled.ids]
     if most := sampled.body.get("top_logprobs"):
-        tokens = [{**token, "top_logprobs": [token] * most} for token in tokens]
+        gap = 1.0 / (sampled.body.get("temperature") or 1.0)
+        tokens = [
+            {
+                **each,
+                "top_logprobs": [{"token": "?", "logprob": each["logprob"] - rank * gap} for rank in range(most)],
+            }
+            for each in tokens
+        ]
     return {"content": tokens}
 
 

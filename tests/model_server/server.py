@@ -280,7 +280,7 @@ async def serve(server: ModelServer, listener: socket.socket, ended: asyncio.Eve
     """Serves until the event is set."""
     connections: set[HttpConnection] = set()
     loop = asyncio.get_running_loop()
-    serving = await loop.create_server(lambda: HttpConnection(server, connections), sock=listener)
+    serving = await loop.create_server(lambda: HttpConnection(server, connections), sock=listener, backlog=4096)
     await ended.wait()
     serving.close()
     for connection in list(connections):

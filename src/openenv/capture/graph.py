@@ -413,7 +413,7 @@ class SessionGraph:
         return {number for number, key in enumerate(keys) if continued[key] and not self._children[number]}
 
 
-_RECORD_BYTES = 700
+_RECORD_BYTES = 2000
 _WITH_OBJECTS = ("anthropic", "google")
 _floats = msgspec.json.Decoder(list[float] | None).decode
 

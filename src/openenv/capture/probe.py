@@ -25,6 +25,8 @@ _TOOL = {
 }
 # How far the gap between two log probabilities may be from what a temperature makes of it.
 _TOLERANCE = 0.1
+# Before the id, where an engine gives the id of a token in place of its text.
+_NAMED = "token_id:"
 
 
 @dataclass
@@ -137,12 +139,19 @@ async def _probe(client: InferenceClient, report: LLMReport, logprobs_mode: bool
         report.reachable = error.status is not None
         report.findings.append(f"FATAL: {error.message}")
         return
-    report.ok = report.reachable = True
-    _read_level(answer, report)
-    if logprobs_mode and report.capture_level != "text":
-        await _compare_temperatures(client, report)
-    if tools:
-        await _try_tool(client, report)
+    report.reachable = True
+    try:
+        _read_level(answer, report)
+        report.ok = True
+        if logprobs_mode and report.capture_level != "text":
+            await _compare_temperatures(client, report)
+        if tools:
+            await _try_tool(client, report)
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        report.findings.append(
+            f"FATAL: its answer has another form than a chat completion ({error!r:.100}): is the URL that of an "
+            "OpenAI-compatible API?"
+        )
 
 
 async def _ask(client: InferenceClient, **fields: Any) -> Json:
@@ -158,10 +167,12 @@ async def _ask(client: InferenceClient, **fields: Any) -> Json:
 
 
 def _read_level(answer: Json, report: LLMReport) -> None:
-    choice = (answer.get("choices") or [{}])[0]
+    choice = answer["choices"][0]
     ids = choice.get("token_ids") or choice.get("response_token_ids") or []
     prompt = answer.get("prompt_token_ids") or choice.get("prompt_token_ids") or []
-    logprobs = [each.get("logprob") for each in (choice.get("logprobs") or {}).get("content") or ()]
+    content = (choice.get("logprobs") or {}).get("content") or []
+    logprobs = [each.get("logprob") for each in content]
+    tokens = [str(each.get("token")) for each in content]
     report.n_prompt_ids, report.n_completion_ids = len(prompt), len(ids)
     if not logprobs:
         report.findings.append("FATAL: it returns no log probabilities: start it so that it does, or only evaluate")
@@ -176,6 +187,14 @@ def _read_level(answer: Json, report: LLMReport) -> None:
     elif not all(isinstance(each, int | float) and math.isfinite(each) and each <= 0 for each in logprobs):
         report.capture_level = "logprobs"
         report.findings.append("FATAL: a log probability is above 0, or no number")
+    elif not all(type(each) is int and each >= 0 for each in (*prompt, *ids)):
+        report.capture_level = "logprobs"
+        report.findings.append("FATAL: a token id is no whole number, or below 0")
+    elif any(
+        token.startswith(_NAMED) and token != f"{_NAMED}{each}" for token, each in zip(tokens, ids, strict=True)
+    ):
+        report.capture_level = "logprobs"
+        report.findings.append("FATAL: its log probabilities name other tokens than its token ids")
     else:
         report.capture_level = "tokens"
 
@@ -222,7 +241,7 @@ async def _try_tool(client: InferenceClient, report: LLMReport) -> None:
         report.tool_support = "rejected"
         report.findings.append(f"WARN: it refuses a request with a tool: {error.message}")
         return
-    message = (answer.get("choices") or [{}])[0].get("message") or {}
+    message = answer["choices"][0].get("message") or {}
     report.tool_support = "ok" if message.get("tool_calls") else "no-tool-call"
     if report.tool_support != "ok":
         report.findings.append("INFO: it answered a request for a tool call without one")

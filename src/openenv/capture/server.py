@@ -216,7 +216,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     connections: set[HttpConnection] = set()
     servers = [
-        await loop.create_server(lambda: HttpConnection(service.handle, connections), sock=listener)
+        await loop.create_server(lambda: HttpConnection(service.handle, connections), sock=listener, backlog=_BACKLOG)
         for listener in listeners
     ]
     options = service.options
