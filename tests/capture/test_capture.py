@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -19,7 +20,9 @@ import pytest
 
 from openenv.capture import CaptureServer, rollout_of
 from openenv.capture.export import paths_of
+from openenv.capture.http import HttpConnection
 from openenv.errors import InvalidArgument, JournalInUse, UsageError
+from openenv.llm.http import HttpClientConnection
 from openenv.rollouts.tokens import segments
 
 from ..model_server import ModelServer
@@ -66,6 +69,22 @@ def test_many_agents_connect_at_once_to_a_proxy_that_is_busy(proxy: CaptureServe
             return len([stack.enter_context(socket.create_connection(address, timeout=5.0)) for _ in range(400)])
 
         assert proxy.read(proxy.open("busy"), connect) == 400
+
+
+def test_a_closed_connection_leaves_nothing_for_the_garbage_collector(proxy: CaptureServer) -> None:
+    def connections() -> int:
+        return sum(isinstance(each, HttpConnection | HttpClientConnection) for each in gc.get_objects())
+
+    session = proxy.open("one")
+    gc.collect()
+    gc.disable()
+    try:
+        before = connections()
+        Agent(proxy.url, session).say("hello")
+        # The proxy notices the end of the agent's connection, and keeps its own one to the engine.
+        assert any(proxy.read(session, lambda _: connections()) == before + 1 for _ in range(1000))
+    finally:
+        gc.enable()
 
 
 def test_a_stream_is_recorded_as_an_answer_at_once_is(proxy: CaptureServer) -> None:

@@ -128,6 +128,7 @@ class HttpConnection(asyncio.Protocol):
             if exchange is not None:
                 exchange.leave()
         self._waiting.clear()
+        del self._parser  # it refers to this connection: garbage that only a full collection would find
 
     def data_received(self, data: bytes) -> None:
         try:

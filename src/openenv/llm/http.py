@@ -94,6 +94,7 @@ class HttpClientConnection(asyncio.Protocol):
             self._succeed()
         else:
             self._fail(error or ConnectionResetError("the server closed the connection"))
+        del self._parser  # it refers to this connection: garbage that only a full collection would find
 
     def on_message_begin(self) -> None:
         if self._answer.complete:
