@@ -435,6 +435,8 @@ async def _outcome_of(call: str, reset: bool, answer: Awaitable[StepResult[dict[
 
 def _listed(value: Any) -> Any:
     """A value with its arrays as nested lists, as JSON clients get them and schemas describe them."""
+    if isinstance(value, (int, float, str)):  # first, since a list has thousands of them
+        return value
     if is_array(value):
         return list_of(value)
     if isinstance(value, dict):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from openenv.project import target
-from openenv.project.checks import Finding, Level, Outcome, ValidationReport
+from openenv.project.checks import Finding, Level, Outcome, ValidationReport, examination
 from openenv.project.checks.examination import examine
 
 from ...corpus import BROKEN, GOOD, Case
+from ...warm import WarmProcess, WarmPython
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -19,6 +22,29 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 AT_ONCE = 3
 EPISODES = 40
 Reports = Callable[[str], ValidationReport]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm_processes() -> Iterator[None]:
+    """Processes of environments are forks of one that has imported what all of them import.
+
+    `test_examination.py` and the tests of `openenv validate` start real ones.
+    """
+    with WarmPython(examination.__name__, "openenv.server.app") as python, pytest.MonkeyPatch.context() as patch:
+
+        def start(command: list[str], *, stdout: int, pass_fds: list[int], **_: Any) -> WarmProcess:
+            numbers = {1: stdout, 2: stdout} | {each: each for each in pass_fds}
+            return python.run(f"{examination.__name__}:answer_checks", command[-1], descriptors=numbers)
+
+        class Subprocess:
+            """The module, as the examination uses it."""
+
+            DEVNULL = subprocess.DEVNULL
+            TimeoutExpired = subprocess.TimeoutExpired
+            Popen = staticmethod(start)
+
+        patch.setattr(examination, "subprocess", Subprocess)
+        yield
 
 
 @pytest.fixture(scope="module")
