@@ -6,8 +6,11 @@ import mmap
 import os
 import secrets
 import stat
+import sys
+import tempfile
 import weakref
 from hashlib import sha256
+from typing import Any
 
 # The token's place. The rest begins where the lines of any processor's cache do.
 _HEAD_BYTES = 64
@@ -15,6 +18,18 @@ _TOKEN_BYTES = 32
 # `fcntl` of Python 3.11 lacks it: no process can map the memory for writing from now on.
 _F_SEAL_FUTURE_WRITE = 0x10
 _UNAVAILABLE = "this system has no memory files"
+
+
+def memory_file(name: str) -> int:
+    """A new file without a path, for processes that get its descriptor: in memory on Linux, on disk elsewhere.
+
+    Args:
+        name: Its name for tools that inspect the process.
+    """
+    if sys.platform == "linux":
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 class SharedSegment:
@@ -32,8 +47,13 @@ class SharedSegment:
         OSError: This system has no such memory.
     """
 
+    descriptor: int
+    token: str
+    data: memoryview
+    withdraw: weakref.finalize[..., Any]
+
     def __init__(self, size: int):
-        if not hasattr(os, "memfd_create"):
+        if sys.platform != "linux":
             raise OSError(_UNAVAILABLE)
         import fcntl
 
@@ -65,7 +85,7 @@ def open_segment(process: int, descriptor: int) -> tuple[str, memoryview]:
     Raises:
         OSError: There is none, it cannot be opened by this process, or it is no sealed memory.
     """
-    if not hasattr(os, "memfd_create"):
+    if sys.platform != "linux":
         raise OSError(_UNAVAILABLE)
     import fcntl
 

@@ -48,7 +48,7 @@ def use_batch_scheduling() -> None:
     taken and sleep again. On one core with 64 sessions, that costs two switches and a third to a half of the CPU of a
     step (51 us without, 28 with; `openenv bench steps --serve` of a synchronous environment).
     """
-    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
+    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
         # A sandbox may forbid it. Child processes inherit it: they get the same share of the CPU, a moment later.
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .._asyncio import on_thread, run_to_completion, start_task
+from .._shared_memory import memory_file
 from ..errors import LaunchFailed, ProviderFailed, UsageError
 from ..settings import variable_here
 from .sandbox import (
@@ -235,7 +236,7 @@ class ProcessSandbox(Sandbox):
         status_in, status_out = os.pipe()
         gate_in, gate_out = os.pipe()
         # Not as arguments, which every user of this machine may read.
-        options_in = os.memfd_create("options")
+        options_in = memory_file("options")
         os.write(options_in, options)
         os.lseek(options_in, 0, os.SEEK_SET)
         line = ["bwrap", "--args", str(options_in), "--json-status-fd", str(status_out)]

@@ -41,7 +41,7 @@ class ServedProcess:
         url: Address of the server, if the command does not print it.
         workers: Number of worker processes.
         cwd: Working folder. None for the current one.
-        cpus: CPU cores that it may use. None for all.
+        cpus: CPU cores that it may use, on Linux. None for all.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ServedProcess:
         raise_file_limit()
         self._process = Process(self._command, None, self._cwd)
         try:
-            if self._cpus is not None:
+            if self._cpus is not None and sys.platform == "linux":
                 os.sched_setaffinity(self._process.pid, self._cpus)
             self._await_reset(time.monotonic() + READY_S)
             self.settle()

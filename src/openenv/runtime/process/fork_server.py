@@ -181,7 +181,9 @@ class ForkServer:
         self._counter = ProcessCounter(plan.limits.children)
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._receive)
-        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._woken, False)
+        os.set_blocking(self._wake, False)
         self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
         self._orphans_at: float | None = None
         # Processes that the environment's module started on import are shared by all sessions.
@@ -348,6 +350,8 @@ class ForkServer:
             os._exit(code)
 
     def _reap(self) -> None:
+        if sys.platform != "linux":  # `sandbox.check` has refused
+            return
         with contextlib.suppress(BlockingIOError):
             os.read(self._woken, messages.MESSAGE_BYTES)
         with contextlib.suppress(ChildProcessError):

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from ..._backoff import Backoff
-from ...errors import UsageError
+from ..._shared_memory import memory_file
 from ...settings import ServerSettings, environ_of_environments
 from . import messages, sandbox
 from .handle import ProcessExit, ProcessHandle, ProcessListener
@@ -60,7 +60,7 @@ class ForkServerProcess:
         self.started_at = self._loop.time()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
-        plan_file = os.memfd_create("openenv-plan")
+        plan_file = memory_file("openenv-plan")
         try:
             os.write(plan_file, json.dumps(sys.path).encode() + b"\n" + pickle.dumps((plan, str(Path.cwd()))))
             os.lseek(plan_file, 0, os.SEEK_SET)
@@ -170,14 +170,12 @@ class ProcessPool:
     """
 
     def __init__(self, factory: Callable[[], Any], settings: ServerSettings):
-        if not sys.platform.startswith("linux"):
-            raise UsageError("process isolation needs Linux: serve without --isolation process")
+        sandbox.check(settings.sandbox)
         # Folders of modules that the private /tmp of a sandbox would hide.
         kept = [folder for folder in map(os.path.abspath, sys.path) if folder.startswith("/tmp/")]  # noqa: S108
         self._plan = messages.ForkServerPlan(
             messages.pickle_by_reference(factory), ProcessLimits.of(settings), settings.sandbox, kept
         )
-        sandbox.check(settings.sandbox)
         self._pool_size = settings.process_pool
         self._ids = itertools.count(1)
         self._handles: dict[int, ProcessHandle] = {}
@@ -235,7 +233,7 @@ class ProcessPool:
         Raises:
             OSError: The process can open no more files.
         """
-        reading, writing = os.pipe2(os.O_CLOEXEC)
+        reading, writing = os.pipe()
         try:
             handle, theirs = self._new_handle()
         except OSError:

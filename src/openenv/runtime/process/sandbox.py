@@ -109,11 +109,13 @@ def command(kind: Literal["none", "bwrap"], arguments: list[str]) -> list[str]:
 
 @functools.cache
 def check(kind: Literal["none", "bwrap"]) -> None:
-    """Tests whether the sandbox works.
+    """Tests whether processes can be isolated, and whether the sandbox works.
 
     Raises:
         UsageError: It does not work here. The message names the next step.
     """
+    if sys.platform != "linux":
+        raise UsageError("process isolation needs Linux: serve without --isolation process")
     if kind == "none":
         return
     if shutil.which("bwrap") is None:
@@ -215,6 +217,8 @@ def fork_through(between: Callable[[], None], inside: Callable[[], None]) -> int
 
 
 def _mount_private_folders(kept: list[str], tmp_bytes: int) -> None:
+    if sys.platform != "linux":
+        raise OSError("only Linux has private folders")
     size = f"size={tmp_bytes},mode=1777"
     flags = _MS_NOSUID | _MS_NODEV
     places = [(os.open(folder, os.O_PATH | os.O_DIRECTORY), folder) for folder in kept if Path(folder).is_dir()]

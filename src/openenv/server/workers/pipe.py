@@ -31,6 +31,7 @@ MOST_SOCKETS = 32
 MOST_BYTES = 65_536
 # Size of the key that names a worker in a message.
 KEY_BYTES = 8
+_CLOSE_ON_EXEC: int = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 _ROOM = socket.CMSG_SPACE(MOST_SOCKETS * array("i").itemsize) if hasattr(socket, "CMSG_SPACE") else 0
 
 
@@ -111,7 +112,7 @@ class Pipe:
         """The next message; None if none has arrived. The caller owns its sockets."""
         try:
             # Not `socket.recv_fds`, which ignores its flags: processes of an environment would inherit the sockets.
-            data, ancillary, _, _ = self._end.recvmsg(MOST_BYTES, _ROOM, socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, _, _ = self._end.recvmsg(MOST_BYTES, _ROOM, _CLOSE_ON_EXEC)
         except BlockingIOError:
             return None
         except ConnectionError:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..._shared_memory import memory_file
 from ...errors import UsageError
 from ...runtime.admission import SlotOutcome
 from ...telemetry.metrics import CELLS, KEY_CELL, LAYOUT, LAYOUT_CELL, METER, Reading
@@ -42,7 +43,7 @@ class SharedCells:
 
     def __init__(self, descriptor: int | None, name: str, size: int):
         if descriptor is None:
-            descriptor = os.memfd_create(name)
+            descriptor = memory_file(name)
             os.ftruncate(descriptor, size)
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0)

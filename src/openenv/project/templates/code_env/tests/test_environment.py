@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,8 @@ def test_a_program_that_takes_too_long_is_stopped() -> None:
 
 
 def test_nothing_that_a_program_started_goes_on_without_it() -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux lists processes in /proc")
     seconds = f"60.{os.getpid()}"  # nothing else sleeps that long
     run(f"import subprocess\nsubprocess.Popen(['sleep', '{seconds}'])")
     for process in Path("/proc").glob("[0-9]*"):
