@@ -11,16 +11,12 @@ from typing import Any
 
 import pytest
 
-inspect_ai = pytest.importorskip("inspect_ai")
+from openenv import GenericEnvClient
+from openenv.errors import EnvironmentFailed, InvalidArgument, ResetRequired, UsageError
+from openenv.project.importing import adapted_source, import_project
+from openenv.project.target import load
 
-from inspect_ai.model import ModelOutput, ModelUsage, get_model  # noqa: E402
-
-from openenv import GenericEnvClient  # noqa: E402
-from openenv.errors import EnvironmentFailed, InvalidArgument, ResetRequired, UsageError  # noqa: E402
-from openenv.project.importing import adapted_source, import_project  # noqa: E402
-from openenv.project.target import load  # noqa: E402
-
-from ..modules import forget  # noqa: E402
+from ..modules import forget
 
 # Inspect's own use of other libraries.
 pytestmark = [
@@ -92,6 +88,12 @@ def boxed() -> Task:
 '''
 
 
+@pytest.fixture(scope="module", autouse=True)
+def inspect() -> None:
+    """The first test imports it: that takes seconds, which processes that only collect the tests need not spend."""
+    pytest.importorskip("inspect_ai")
+
+
 @pytest.fixture(autouse=True)
 def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -104,13 +106,18 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def evaluated(task: str, answers: Sequence[Any], folder: Path) -> tuple[list[list[str]], Any]:
     """What the model reads in `inspect eval` before each answer, and the scores."""
+    import inspect_ai
+    from inspect_ai import model as models
+
     outputs = []
     for answer in answers:
-        called = isinstance(answer, dict)
-        output = ModelOutput.for_tool_call("m", "add", answer) if called else ModelOutput.from_content("m", answer)
-        output.usage = ModelUsage()  # it would fetch a tokenizer, to count
+        if isinstance(answer, dict):
+            output = models.ModelOutput.for_tool_call("m", "add", answer)
+        else:
+            output = models.ModelOutput.from_content("m", answer)
+        output.usage = models.ModelUsage()  # it would fetch a tokenizer, to count
         outputs.append(output)
-    model = get_model("mockllm/model", custom_outputs=outputs, memoize=False)
+    model = models.get_model("mockllm/model", custom_outputs=outputs, memoize=False)
     (log,) = inspect_ai.eval(task, model=model, log_dir=str(folder), display="none", limit=1)
     assert log.status == "success", log.error
     (sample,) = log.samples

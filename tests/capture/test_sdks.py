@@ -12,12 +12,24 @@ from openenv.capture import CaptureServer
 from ..model_server import ModelServer
 from .requests import check_sequence
 
-openai = pytest.importorskip("openai")
-anthropic = pytest.importorskip("anthropic")
-genai = pytest.importorskip("google.genai")
-
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 ASKED = "Say something that is not short."
+
+
+# The tests import the SDKs: that takes seconds, which processes that only collect them need not spend.
+@pytest.fixture(scope="module")
+def openai() -> Any:
+    return pytest.importorskip("openai")
+
+
+@pytest.fixture(scope="module")
+def anthropic() -> Any:
+    return pytest.importorskip("anthropic")
+
+
+@pytest.fixture(scope="module")
+def genai() -> Any:
+    return pytest.importorskip("google.genai")
 
 
 @pytest.fixture
@@ -27,7 +39,7 @@ def key(proxy: CaptureServer) -> str:
 
 @pytest.mark.parametrize("model", ["echo", "thinking", "refuse", "filtered", "tool"])
 def test_chat_completions_are_those_of_the_engine(
-    proxy: CaptureServer, engine: ModelServer, key: str, model: str
+    proxy: CaptureServer, engine: ModelServer, key: str, model: str, openai: Any
 ) -> None:
     function = {"name": "guess", "description": "Guesses.", "parameters": SCHEMA}
     asked: dict[str, Any] = {
@@ -58,7 +70,7 @@ def without_numbers(answer: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_responses(proxy: CaptureServer, key: str, stream: bool) -> None:
+def test_responses(proxy: CaptureServer, key: str, stream: bool, openai: Any) -> None:
     tools = [{"type": "function", "name": "guess", "parameters": SCHEMA, "strict": False}]
     with openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=key) as client:
 
@@ -83,7 +95,7 @@ def test_responses(proxy: CaptureServer, key: str, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_messages(proxy: CaptureServer, key: str, stream: bool) -> None:
+def test_messages(proxy: CaptureServer, key: str, stream: bool, anthropic: Any) -> None:
     tools = [{"name": "guess", "description": "Guesses.", "input_schema": SCHEMA}]
     with anthropic.Anthropic(base_url=proxy.url, api_key=key) as client:
 
@@ -115,7 +127,7 @@ def test_messages(proxy: CaptureServer, key: str, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_generate_content(proxy: CaptureServer, key: str, stream: bool) -> None:
+def test_generate_content(proxy: CaptureServer, key: str, stream: bool, genai: Any) -> None:
     types = genai.types
     declared = types.FunctionDeclaration(name="guess", description="Guesses.", parameters_json_schema=SCHEMA)
     config = types.GenerateContentConfig(
@@ -145,7 +157,9 @@ def test_generate_content(proxy: CaptureServer, key: str, stream: bool) -> None:
     assert proxy.export(key)["turns"][2]["parent_id"] == "turn-1"
 
 
-def test_errors_have_the_form_of_each_api(proxy: CaptureServer, engine: ModelServer) -> None:
+def test_errors_have_the_form_of_each_api(
+    proxy: CaptureServer, engine: ModelServer, openai: Any, anthropic: Any, genai: Any
+) -> None:
     for client, call in (
         (openai.OpenAI(base_url=f"{proxy.url}/v1", api_key="nobody"), lambda each: each.models.list()),
         (
@@ -163,7 +177,9 @@ def test_errors_have_the_form_of_each_api(proxy: CaptureServer, engine: ModelSer
     assert engine.requests == 0
 
 
-def test_the_retries_of_an_sdk_sample_nothing(proxy: CaptureServer, engine: ModelServer, key: str) -> None:
+def test_the_retries_of_an_sdk_sample_nothing(
+    proxy: CaptureServer, engine: ModelServer, key: str, openai: Any
+) -> None:
     engine.latency_s = 0.5
     with openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=key, timeout=0.2, max_retries=5) as client:
         answer = client.chat.completions.create(model="echo", messages=[{"role": "user", "content": ASKED}])
