@@ -1,6 +1,6 @@
 """Puts faults to our server, and to the released peer where it is installed, and prints one table.
 
-    python -m tests.chaos [--only cut,hung] [--no-peer] [--soak-s 120] [--seed 1] [--list]
+    python -m tests.chaos [--only cut,hung] [--no-peer] [--soak-s 120] [--turns 10] [--seed 1] [--list]
 
 It exits with 1 if anything that must hold does not hold here. What the peer does changes nothing about that. A fault
 in which all held and something was late is put once more, since machines have other users; the table says so.
@@ -35,7 +35,7 @@ def main() -> int:
     rows = []
     for fault in chosen:
         _say(f"{fault.name} ...")
-        ours = fault.under("ours", options.seed, options.soak_s)
+        ours = fault.under("ours", options.seed, options.soak_s, options.turns)
         _say(f"  ours: {_verdict(ours)}")
         if ours.only_late:
             ours = _again(fault, ours, options)
@@ -46,7 +46,7 @@ def main() -> int:
         elif missing:
             peer = missing
         else:
-            peer = fault.under("peer", options.seed, options.soak_s)
+            peer = fault.under("peer", options.seed, options.soak_s, options.turns)
             _say(f"  peer: {_verdict(peer)}")
         rows.append((fault, ours, peer))
     show(rows)
@@ -62,7 +62,7 @@ def main() -> int:
 
 def _again(fault: Fault, late: Finding, options: argparse.Namespace) -> Finding:
     """A second trial of what was only too late; the table tells of both."""
-    again = fault.under("ours", options.seed, options.soak_s)
+    again = fault.under("ours", options.seed, options.soak_s, options.turns)
     again.survived.insert(0, f"in the second trial; in the first: {'; '.join(late.late)}")
     return again
 
@@ -72,6 +72,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", type=lambda text: text.split(","), help="parts of names of faults, with commas")
     parser.add_argument("--no-peer", dest="peer", action="store_false", help="leave the released peer out")
     parser.add_argument("--soak-s", type=float, default=120.0, help="how long the soak lasts; default 120")
+    parser.add_argument("--turns", type=int, default=10, help="of each agent behind the capture proxy; default 10")
     parser.add_argument("--seed", type=int, default=1, help="of what is done by chance; default 1")
     parser.add_argument("--markdown", type=Path, help="a file to write the table to, too")
     parser.add_argument("--list", action="store_true", help="say which faults there are")

@@ -59,12 +59,14 @@ class Trial:
         seed: Of what is done by chance.
         folder: For logs and ledgers.
         soak_s: How long a soak lasts.
+        turns: Turns of each agent behind the capture proxy.
     """
 
-    def __init__(self, system: str, seed: int, soak_s: float, stack: ExitStack, folder: Path):
+    def __init__(self, system: str, seed: int, soak_s: float, turns: int, stack: ExitStack, folder: Path):
         self.system = system
         self.seed = seed
         self.soak_s = soak_s
+        self.turns = turns
         self.folder = folder
         self.finding = Finding()
         self._stack = stack
@@ -181,13 +183,13 @@ class Fault:
     peer: bool | str
     sessions: int
 
-    def under(self, system: str, seed: int, soak_s: float) -> Finding:
+    def under(self, system: str, seed: int, soak_s: float, turns: int) -> Finding:
         """Puts a system through it; whatever happens, nothing of it is left."""
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix=f"chaos-{system}-") as name:
             folder = Path(name)
             with ExitStack() as stack:
-                trial = Trial(system, seed, soak_s, stack, folder)
+                trial = Trial(system, seed, soak_s, turns, stack, folder)
                 try:
                     with _limited(LIMIT_S + soak_s):
                         self.run(trial)

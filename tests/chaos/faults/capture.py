@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -20,12 +20,11 @@ from ..served import HERE, MARK, holds, own_environ
 from ..trial import Trial, fault
 
 AGENTS = 200
-# A call takes 8 ms of the SDK alone: 40 turns of 200 agents would take the whole time without a fault.
-TURNS = 10
 TIMES = 10
+# A call takes 8 ms of the SDK alone.
+AGENT_PROCESSES = 2
 ADMIN = "the-admin-key"
 PEER = "its proxy keeps sessions in memory alone: a killed one loses all of them"
-LIMIT_S = 90.0
 
 
 class Program:
@@ -126,28 +125,40 @@ class Scene:
         lines = self.log.read_bytes().splitlines(keepends=True) if self.log.exists() else []
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
-    def play(self, break_it: Callable[[], None]) -> dict[str, Any]:
-        """Lets the agents do their turns. Breaks something ten times, whenever a share of the calls was sampled."""
-        plan = {"url": self.cuts[1].url, "turns": TURNS, "sessions": [f"agent-{number}" for number in range(AGENTS)]}
+    def play(self, break_it: Callable[[], None], env: str = "") -> dict[str, Any]:
+        """Lets the agents do their turns. Breaks something ten times, whenever a share of the calls was sampled.
+
+        Args:
+            break_it: Breaks it.
+            env: URL of an environment that each agent steps between its turns.
+        """
         environ = {**own_environ("ours"), MARK: f"{os.getpid()}-{self._trial.folder.name}"}
         command, pipe = [sys.executable, "-m", "tests.chaos.agents"], subprocess.PIPE
-        with subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, text=True, cwd=HERE.parents[1], env=environ
-        ) as agents:
-            try:
-                assert agents.stdin is not None
-                agents.stdin.write(json.dumps(plan))
-                agents.stdin.close()
-                agents.stdin = None
-                for number in range(TIMES):
-                    due = (number + 1) * AGENTS * TURNS // (TIMES + 2)
-                    holds(lambda due=due: len(self.samples) >= due or agents.poll() is not None, 30.0)
-                    break_it()
-                said, _ = agents.communicate(timeout=LIMIT_S)
-            finally:
-                agents.kill()
-        found: dict[str, Any] = json.loads(said)
+        with ExitStack() as stack:
+            programs = []
+            for first in range(AGENT_PROCESSES):
+                sessions = [f"agent-{number}" for number in range(first, AGENTS, AGENT_PROCESSES)]
+                program = stack.enter_context(
+                    subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=HERE.parents[1], env=environ)
+                )
+                stack.callback(program.kill)
+                assert program.stdin is not None
+                plan = {"url": self.cuts[1].url, "turns": self._trial.turns, "sessions": sessions, "env": env}
+                program.stdin.write(json.dumps(plan))
+                program.stdin.close()
+                program.stdin = None
+                programs.append(program)
+            for number in range(TIMES):
+                due = (number + 1) * AGENTS * self._trial.turns // (TIMES + 2)
+                holds(lambda due=due: self._count() >= due or all(each.poll() is not None for each in programs), 30.0)
+                break_it()
+            found: dict[str, Any] = {}
+            for program in programs:
+                found |= json.loads(program.communicate()[0])
         return found
+
+    def _count(self) -> int:
+        return self.log.read_bytes().count(b"\n") if self.log.exists() else 0
 
     def check(self, told: dict[str, Any]) -> None:
         """Whether each agent is complete or failed with a class, and its record is what the engine has sampled.
@@ -231,3 +242,22 @@ def proxy_killed(trial: Trial) -> None:
 def engine_killed(trial: Trial) -> None:
     scene = Scene(trial)
     scene.check(scene.play(_restarted(scene.engine)))
+
+
+@fault(
+    f"capture: a worker process of the environment of {AGENTS} agents is killed (SIGKILL), {TIMES} times",
+    "a lost episode is SessionLost, and another one begins; every agent is complete; recorded ids are those sampled",
+    peer=PEER,
+)
+def environment_killed(trial: Trial) -> None:
+    scene, server = Scene(trial), trial.serve("async", workers=4, sessions=4 * AGENTS)
+
+    def kill() -> None:
+        deeds = Counter(int(line.split()[-1]) for line in server.ledger_path.read_text().splitlines())
+        server.tell(signal.SIGKILL, max(server.worker_pids(), key=lambda pid: deeds[pid]))
+
+    told = scene.play(kill, server.url)
+    scene.check(told)
+    lost = Counter(error for facts in told.values() for error in facts["lost"])
+    trial.check(lost.total() > 0, f"{lost.total()} episodes lost")
+    trial.check(set(lost) <= {"SessionLost"}, "each with SessionLost", f"with {dict(lost)}")
