@@ -65,13 +65,13 @@ def fetch(url: str, headers: Mapping[str, str], timeout_s: float | None, body: A
         url: An http or https address.
         headers: Sent with the request.
         timeout_s: Seconds of silence after which the request fails; None for no limit.
-        body: Value that is sent as JSON; None sends a GET.
+        body: Value that is sent as JSON; bytes are sent as they are; None sends a GET.
 
     Raises:
         ConnectionLost: The server did not answer, or its answer is incomplete.
         ProtocolViolation: The answer is larger than `MOST_BYTES`.
     """
-    data = None if body is None else json.dumps(body).encode()
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     kind = {} if data is None else {"Content-Type": "application/json"}
     proxies = {} if is_loopback(urlsplit(url).hostname) else urllib.request.getproxies()
     try:

@@ -129,21 +129,16 @@ def test_the_agent_cannot_fake_its_score(make: Make) -> None:
     [
         ({"scorer": "no-such-scorer"}, "the scorer did not run"),
         ({"scorer": "echo NaN > /logs/reward.txt"}, "must be a number"),
+        ({"scorer": "sleep 600", "scorer_timeout_s": 1}, "did not end within 1 s: raise scorer_timeout_s"),
     ],
 )
-def test_a_broken_scorer_gives_no_reward(make: Make, options: dict[str, str], words: str) -> None:
+def test_a_broken_scorer_gives_no_reward(make: Make, options: dict[str, Any], words: str) -> None:
     with pytest.raises(RubricFailed, match=words):
         play(make(**options))
 
 
 def test_a_scorer_writes_a_number(make: Make) -> None:
     assert play(make(scorer="echo 0.25 > /logs/reward.txt")).reward == 0.25
-
-
-def test_work_that_holds_up_the_scorer_is_worth_nothing(make: Make) -> None:
-    outcome = play(make(scorer="sleep 600", scorer_timeout_s=1))
-    assert outcome.reward == 0.0
-    assert "the scorer ran for over 1 s" in outcome.explanation
 
 
 def test_mistakes_are_named(make: Make) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from openenv.agents import CommandResult, Sandbox
+from openenv.agents import AgentProgram, CommandResult, Sandbox
 from openenv.cli.main import app
 from openenv.errors import UsageError
 from openenv.harbor.checks import check_task
 from openenv.harbor.sandboxes import layout_of
 from openenv.harbor.tasks import HarborTask
-from openenv.harbor.trial import Agent, TrialResult, command_agent, run_trial
+from openenv.harbor.trial import Agent, TrialResult, program_agent, run_trial
 
 from .written import TEST, write_task, write_terminal_bench_task
 
@@ -102,7 +102,7 @@ def test_the_command_says_which_task_is_not_sound(tmp_path: Path) -> None:
 
 
 def trial(folder: Path, agent: Agent | str, **options: str) -> TrialResult:
-    acting = command_agent(agent) if isinstance(agent, str) else agent
+    acting = program_agent(AgentProgram(agent)) if isinstance(agent, str) else agent
     return asyncio.run(run_trial(HarborTask.read(folder), acting, **options))
 
 
@@ -203,7 +203,7 @@ CMD ["sleep", "infinity"]
     ("line", "sentence"),
     [
         ("COPY missing.txt .", r"line 2 of its Dockerfile copies \['missing.txt'\], which are not there"),
-        ("COPY --from=build /a /a", "only files are copied there; choose --sandbox docker"),
+        ("COPY --from=build /a /a", "only files are copied there; choose the sandbox docker"),
         ("ADD https://example.org/a /a", "only files are copied there"),
         ("USER app", "only files are copied there"),
     ],

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +21,7 @@ from openenv.harbor.contract import to_training_trace
 from openenv.harbor.rollout import run_rollout
 from openenv.harbor.runner import run_batch
 
+from ..agents.planted import sum_fault
 from ..model_server import ModelServer, model_server
 from .written import write_task
 
@@ -41,6 +45,16 @@ for _ in range(2):
     print(message["content"])
 open("/app/result.txt", "w").write("done")
 END"""
+
+
+AGENTS = Path(__file__).parents[2] / "out" / "agents"
+SUM_TASK: dict[str, str | None] = {
+    "instruction": "Fix add in calc.py.\n",
+    "dockerfile": "FROM debian:12-slim\nWORKDIR /workspace\nCOPY calc.py .\n",
+    "test": "#!/bin/sh\n/usr/bin/python3 -c 'from calc import add; assert add(2, 3) == 5'\n"
+    "if [ $? = 0 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n",
+    "toml": "[agent]\ntimeout_sec = 120\n",
+}
 
 
 @pytest.fixture
@@ -79,6 +93,89 @@ def test_a_task_that_cannot_be_played_is_a_result_without_a_reward(tmp_path: Pat
     assert (result.ok, result.reward, result.exception_type) == (False, None, "UsageError")
     assert result.error is not None
     assert "has no tests/test.sh" in result.error
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("echo done > result.txt; exit 5", "never called its model at http.*: it ended with exit code 5"),
+        ("no-such-agent", "never called its model at http.*: it ended with exit code 127 .*no-such-agent"),
+        (
+            AGENT.replace('os.environ["MODEL"] or "echo"', '"no-such-model"'),
+            "the model answered no call.*no-such-model",
+        ),
+    ],
+)
+def test_an_agent_without_an_answer_of_its_model_has_no_reward(
+    tmp_path: Path, engine: ModelServer, command: str, reason: str
+) -> None:
+    with CaptureServer(llm_url=engine.url) as proxy:
+        result = asyncio.run(
+            run_rollout(
+                task_dir=write_task(tmp_path / "task"),
+                harness=command,
+                registry=proxy,
+                trials_dir=tmp_path / "trials",
+            )
+        )
+    assert (result.ok, result.reward, result.exception_type) == (False, None, "AgentFailed")
+    assert re.search(reason, result.error or ""), result.error
+
+
+@pytest.mark.slow
+def test_a_gigabyte_of_output_is_bounded(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "task")
+    command = "echo done > result.txt; head -c 1000000000 /dev/zero; echo end"
+    tracemalloc.start()
+    try:
+        result = asyncio.run(run_rollout(task_dir=folder, harness=command, trials_dir=tmp_path / "trials"))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert result.reward == 1.0
+    assert result.agent_log_tail.endswith("end\n")
+    assert most < 50_000_000
+    assert sum(path.stat().st_size for path in (tmp_path / "trials").rglob("*") if path.is_file()) < 100_000
+
+
+def test_the_network_is_what_allow_lists(tmp_path: Path, engine: ModelServer) -> None:
+    place = urlsplit(engine.url).netloc
+    fetch = (
+        f"/usr/bin/python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", {place.rpartition(':')[2]}))'"
+    )
+    test = f"#!/bin/sh\nif {fetch}; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+    folder = write_task(tmp_path / "task", test=test, toml="[environment]\nallow_internet = true\n")
+    facts = {"task_dir": folder, "harness": f"{fetch} && echo reached", "trials_dir": tmp_path / "trials"}
+    closed = asyncio.run(run_rollout(**facts))
+    assert closed.reward == 0.0
+    assert "Connection refused" in closed.agent_log_tail
+    (finding,) = closed.findings
+    assert "name hosts with --allow" in finding
+    opened = asyncio.run(run_rollout(**facts, allow=[place]))
+    assert (opened.reward, opened.agent_log_tail, opened.findings) == (1.0, "reached\n", [])
+
+
+def test_an_agent_by_name_needs_a_model(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks" / "one")
+    with pytest.raises(UsageError, match="agent codex calls a model: give its address and its name"):
+        asyncio.run(run_batch(dataset=str(tmp_path / "tasks"), harness="codex", trials_dir=tmp_path / "trials"))
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize("agent", ["codex", "mini-swe-agent"])
+def test_an_agent_in_use_solves_a_task(agent: str, tmp_path: Path) -> None:
+    if not (AGENTS / ".installed").exists():
+        pytest.skip("no agents here: make agents")
+    folder = write_task(tmp_path / "tasks" / "sum", **SUM_TASK)
+    (folder / "environment" / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    command = ["harbor", "run", str(folder), "--agent", agent, "--model", "policy", "-o", str(tmp_path / "trials")]
+    command += ["--programs", str(AGENTS), "--programs", str(AGENTS / "mini")]
+    with model_server(policies={"policy": sum_fault}) as model:
+        ended = CliRunner().invoke(app, [*command, "--llm-url", model.url])
+    assert re.match(r"sum.0: reward 1, \d calls of the model\n", ended.output), ended.output
+    result = json.loads((tmp_path / "trials/sum.0/result.json").read_text())
+    assert result["n_trainable_tokens"] > 10
 
 
 def test_an_agent_that_reaches_no_model_is_scored_all_the_same(tmp_path: Path) -> None:

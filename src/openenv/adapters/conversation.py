@@ -7,10 +7,10 @@ import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from uuid import uuid4
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from ..chat import Chat, RegexAnswer
 from ..errors import EnvironmentFailed, InvalidArgument, ResetRequired, UsageError
@@ -26,7 +26,14 @@ from ..mcp.types import (
 from ..server.app import create_app
 from ..types import Action, Observation, State
 
-__all__ = ["ConversationEnvironment", "ModelLoopEnvironment", "TextObservation", "TextReply", "conversation_app"]
+__all__ = [
+    "ConversationEnvironment",
+    "ModelLoopEnvironment",
+    "ModelTool",
+    "TextObservation",
+    "TextReply",
+    "conversation_app",
+]
 
 
 class TextReply(Action):
@@ -48,11 +55,24 @@ class TextObservation(Observation):
     images: list[str] = Field(default_factory=list)
 
 
+class ModelTool(BaseModel):
+    """A tool that the model may call.
+
+    Attributes:
+        name, description: As the model reads them.
+        input_schema: JSON Schema of its arguments.
+    """
+
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] = Field(serialization_alias="inputSchema")  # its name in MCP
+
+
 class ConversationEnvironment(MCPEnvironment):
     """An environment with numbered tasks; its actions are texts and tool calls.
 
     Attributes:
-        tools: Its tools, each with `name`, `description` and `input_schema`.
+        tools: Its tools: `ModelTool`, or tools of an MCP SDK.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -117,7 +137,14 @@ class ModelLoopEnvironment(ConversationEnvironment):
     """An environment of a library that runs the whole episode and calls a model: each such call is a step.
 
     A subclass implements `_play`, which runs an episode and asks for the model's messages by `_complete`.
+
+    Attributes:
+        tasks: Its tasks.
+        split: The name of their only split.
     """
+
+    tasks: ClassVar[Sequence[Any]] = ()
+    split: ClassVar[str] = "test"
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,6 +152,18 @@ class ModelLoopEnvironment(ConversationEnvironment):
         self._news: asyncio.Queue[Any] = asyncio.Queue()
         self._answer: asyncio.Future[dict[str, Any]] | None = None
         self._read: list[dict[str, Any]] = []
+
+    @classmethod
+    def list_splits(cls) -> list[dict[str, str]]:
+        """The only split."""
+        return [{"name": cls.split, "type": "train" if cls.split == "train" else "test"}]
+
+    @classmethod
+    def num_tasks(cls, split: str) -> int:
+        """Number of tasks. Raises `InvalidArgument` for another split."""
+        if split != cls.split:
+            raise InvalidArgument(f"no split {split!r:.40}: there is {cls.split}")
+        return len(cls.tasks)
 
     @abstractmethod
     async def _play(self, index: int) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from inspect import signature
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
-from ..errors import EnvironmentFailed, InvalidArgument, MissingExtra, UsageError
-from .conversation import ModelLoopEnvironment, conversation_app
+from ..errors import EnvironmentFailed, MissingExtra, UsageError
+from .conversation import ModelLoopEnvironment, ModelTool, conversation_app
 
 try:
     # What `inspect eval` does before and after a solver has no public names.
@@ -56,20 +55,8 @@ class InspectEnvironment(ModelLoopEnvironment):
     task: ClassVar[Task]
     reward: ClassVar[str | None]
 
-    @classmethod
-    def list_splits(cls) -> list[dict[str, str]]:
-        """The only split, `test`: the samples of the task."""
-        return [{"name": "test", "type": "test"}]
-
-    @classmethod
-    def num_tasks(cls, split: str) -> int:
-        """Number of samples. Raises `InvalidArgument` for another split."""
-        if split != "test":
-            raise InvalidArgument(f"no split {split!r:.40}: there is test")
-        return len(cls.task.dataset)
-
     async def _play(self, index: int) -> dict[str, Any]:
-        task, sample = self.task, copy.deepcopy(self.task.dataset[index])
+        task, sample = self.task, copy.deepcopy(self.tasks[index])
         model = get_model(f"{_PROVIDER}/policy", config=task.config, memoize=False, environment=self)
         init_active_model(model, task.config)
         target = Target(sample.target)
@@ -132,7 +119,7 @@ class _SessionModel(ModelAPI):
     async def generate(self, input: Any, tools: Any, tool_choice: Any, config: GenerateConfig) -> ModelOutput:  # noqa: A002
         """Asks the client. `tools` are those that the model has in this call."""
         self._environment.tools = [
-            SimpleNamespace(
+            ModelTool(
                 name=tool.name,
                 description=tool.description,
                 input_schema=tool.parameters.model_dump(mode="json", exclude_none=True),
@@ -194,6 +181,7 @@ def inspect_environment(
         "__module__": __name__,
         "__doc__": f"{name}: a task of Inspect.",
         "task": task,
+        "tasks": task.dataset,
         "reward": reward,
     }
     return type("InspectEnvironment", (InspectEnvironment,), facts)

@@ -10,7 +10,6 @@ import threading
 import time
 from functools import lru_cache
 from importlib import import_module
-from types import SimpleNamespace
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -29,7 +28,7 @@ from ..mcp.types import (
 from ..project.target import attribute_of
 from ..project.target import import_module as import_user_module
 from ..types import State
-from .conversation import ConversationEnvironment, TextObservation, TextReply, conversation_app
+from .conversation import ConversationEnvironment, ModelTool, TextObservation, TextReply, conversation_app
 
 __all__ = ["ORSEnvironment", "ors_app", "ors_environment"]
 
@@ -38,6 +37,8 @@ SILENCE_S = 60.0
 # Seconds in which a server sets up an episode, and between two messages that keep a session open.
 SETUP_S = 600.0
 PING_S = 20.0
+# For routes that read none: a server that closes a connection with unread data resets it.
+_NO_BODY = b""
 _REASONS = {"not_found": ToolErrorType.TOOL_NOT_FOUND, "input_validation": ToolErrorType.INVALID_ARGS}
 
 
@@ -99,7 +100,7 @@ class ORSServer:
 
     def open(self, env: str, split: str, index: int) -> str:
         """Opens a session with a task. Returns its id."""
-        session = self.events("/create_session", {})["task_id"]
+        session = self.events("/create_session", _NO_BODY)["task_id"]
         self.json("/create", {"env_name": env, "split": split, "index": index}, session)
         with self._lock:
             self.sessions.add(session)
@@ -121,13 +122,13 @@ class ORSServer:
             pinging.join()
         for path in ("/delete", "/delete_session"):
             with contextlib.suppress(EnvironmentFailed):  # the server removes silent sessions
-                self.send(path, {}, session)
+                self.send(path, _NO_BODY, session)
 
     def _ping(self) -> None:
         while not self._closed.wait(PING_S):
             for session in list(self.sessions):
                 with contextlib.suppress(EnvironmentFailed):  # the next call reports it
-                    self.send("/ping", {}, session)
+                    self.send("/ping", _NO_BODY, session)
 
 
 class ORSEnvironment(ConversationEnvironment):
@@ -184,9 +185,9 @@ class ORSEnvironment(ConversationEnvironment):
         self._session = self.server.open(self.env, chosen, number)
         blocks = self.server.json(f"/{self.env}/prompt", session=self._session)
         listed = self.server.json(f"/{self.env}/task_tools", session=self._session)
-        empty = {"type": "object", "properties": {}}
+        empty = {"input_schema": {"type": "object", "properties": {}}}
         self.tools = [
-            SimpleNamespace(**{**tool, "input_schema": tool["input_schema"] or empty}) for tool in listed["tools"]
+            ModelTool.model_validate(tool if tool["input_schema"] else {**tool, **empty}) for tool in listed["tools"]
         ]
         self._terminal = listed.get("terminal_tool")
         self._playing = True

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from .._asyncio import run_async_safely
-from ..errors import EnvironmentFailed, InvalidArgument, MissingExtra, UsageError
+from ..errors import EnvironmentFailed, MissingExtra, UsageError
 from ..mcp.library import SdkLibrary
 from ..mcp.types import ToolFault
 from .conversation import ModelLoopEnvironment, conversation_app
@@ -87,20 +87,7 @@ class VerifiersEnvironment(ModelLoopEnvironment):
 
     config: ClassVar[vf.EnvConfig]
     tasks: ClassVar[list[vf.Task]]
-    split: ClassVar[str]
     _shared: ClassVar[asyncio.Task[_Tools] | None] = None
-
-    @classmethod
-    def list_splits(cls) -> list[dict[str, str]]:
-        """The only split: that of the taskset's configuration, or `train`."""
-        return [{"name": cls.split, "type": "train" if cls.split == "train" else "test"}]
-
-    @classmethod
-    def num_tasks(cls, split: str) -> int:
-        """Number of tasks. Raises `InvalidArgument` for another split."""
-        if split != cls.split:
-            raise InvalidArgument(f"no split {split!r:.40}: there is {cls.split}")
-        return len(cls.tasks)
 
     @classmethod
     def get_task(cls, split: str, index: int) -> dict[str, Any]:

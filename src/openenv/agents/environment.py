@@ -98,7 +98,7 @@ class AgentOutcome(Observation):
         session_id: Its session at the capture proxy.
         status: How the agent ended: `ready` (it has not run), `finished`, `failed` (with another exit code than 0),
             `timeout`.
-        explanation: One sentence on that, and on the score.
+        explanation: One sentence on that.
         exit_code: Its exit code.
         seconds: How long it ran.
         model_calls, sampled_tokens: Of all its runs.
@@ -163,7 +163,7 @@ class AgentEnvironment(Environment[RunAgent, AgentOutcome, State]):
         self._program = program_of(agent)
         self._proxy = proxy
         self._model = model
-        self._programs = [Path(each).absolute() for each in programs]
+        self._programs = [Path(each).resolve() for each in programs]
         self._allow = [f"{urlsplit(proxy.url).hostname}:{urlsplit(proxy.url).port}", *allow]
         self._own = None if folder is not None else tempfile.mkdtemp(prefix="openenv-agents-")
         self._folder = Path(folder or self._own or "")
@@ -202,7 +202,7 @@ class AgentEnvironment(Environment[RunAgent, AgentOutcome, State]):
 
         Raises:
             AgentFailed: It did not call its model, or got no answer from it: there is nothing to score.
-            RubricFailed: The scorer did not run, or gave no number.
+            RubricFailed: The scorer did not run, did not end, or gave no number.
             ProviderFailed: The sandbox failed.
         """
         if self._sandbox is None:
@@ -235,10 +235,7 @@ class AgentEnvironment(Environment[RunAgent, AgentOutcome, State]):
         )
         self._kept = self._folder / self._session
         program = self._program.filled(self._proxy.url, self._session, self._model)
-        places = [str(each / name) for each in self._programs for name in ("bin", "node_modules/.bin")]
-        path = ":".join([*places, "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"])
-        variables = {"HOME": HOME, "PATH": path, **program.variables}
-        self._sandbox = self._place(self._programs, self._allow, variables, task.folder)
+        self._sandbox = self._place(self._programs, self._allow, {"HOME": HOME, **program.variables}, task.folder)
         await self._sandbox.start()
         await self._sandbox.put({**program.files, "task.md": task.instruction}, HOME)
         await self._sandbox.get(task.workdir, self._kept / "before")
@@ -265,19 +262,17 @@ class AgentEnvironment(Environment[RunAgent, AgentOutcome, State]):
     async def _run(self, sandbox: Sandbox, action: RunAgent) -> AgentOutcome:
         task = self._task
         instruction = task.instruction if action.instruction is None else action.instruction
-        program = self._program.filled(self._proxy.url, self._session, self._model)
+        program = self._program.filled(self._proxy.url, self._session, self._model, self._programs)
         command = program.resume if program.resume is not None and self._steps > 1 else program.command
-        before = self._proxy.read(self._session, _calls_of)
+        before = self._proxy.read(self._session, calls_of)
         began = time.monotonic()
         timeout_s = action.timeout_s or task.timeout_s
         ended = await sandbox.run(command, timeout_s=timeout_s, env={"INSTRUCTION": instruction})
         seconds = time.monotonic() - began
         (self._kept / "agent.log").write_text(_log(ended), encoding="utf-8")
-        self._check_calls(ended, before)
+        check_calls(self._proxy, self._session, ended, before)
         if not action.score:
-            outcome = self._outcome(ended, seconds)
-            outcome.explanation = _sentence(ended, timeout_s)
-            return outcome
+            return self._outcome(ended, seconds, timeout_s)
         await sandbox.stop()
         kept = self._kept / "files"
         if not await sandbox.get(task.workdir, kept):
@@ -285,17 +280,16 @@ class AgentEnvironment(Environment[RunAgent, AgentOutcome, State]):
         await self._end()
         diff = await on_thread(lambda: diff_of(self._kept / "before", kept))
         (self._kept / "changes.diff").write_text(diff, encoding="utf-8")
-        reward, remark = await self._score(kept)
-        outcome = self._outcome(ended, seconds)
+        reward = await self._score(kept)
+        outcome = self._outcome(ended, seconds, timeout_s)
         outcome.diff, outcome.reward, outcome.done = diff, reward, True
-        outcome.explanation = f"{_sentence(ended, timeout_s)}{remark}"
         return outcome
 
-    async def _score(self, files: Path) -> tuple[float, str]:
-        """Reward, and a remark on it.
+    async def _score(self, files: Path) -> float:
+        """The reward.
 
         Raises:
-            RubricFailed: The scorer did not run, or gave no number.
+            RubricFailed: The scorer did not run, did not end, or gave no number.
         """
         task = self._task
         async with self._place() as place:
@@ -308,15 +302,15 @@ class AgentEnvironment(Environment[RunAgent, AgentOutcome, State]):
             scored = await place.run(task.scorer, timeout_s=task.scorer_timeout_s)
             (self._kept / "scorer.log").write_text(_log(scored), encoding="utf-8")
             if scored.timed_out:
-                return (
-                    0.0,
-                    f"; the scorer ran for over {task.scorer_timeout_s:g} s on what it left, which counts as 0",
+                raise RubricFailed(
+                    f"task {task.name!r}: the scorer did not end within {task.scorer_timeout_s:g} s: raise "
+                    "scorer_timeout_s, or bound the time of what it runs"
                 )
             if scored.exit_code in _MISSING:
                 raise RubricFailed(f"task {task.name!r}: the scorer did not run: {_tail(scored)}")
             with tempfile.TemporaryDirectory() as folder:
                 if not await place.get(_REWARD, folder):
-                    return float(scored.exit_code == 0), ""
+                    return float(scored.exit_code == 0)
                 text = (await on_thread(lambda: _content(Path(folder, Path(_REWARD).name)))) or ""
         try:
             reward = float(text)
@@ -324,26 +318,14 @@ class AgentEnvironment(Environment[RunAgent, AgentOutcome, State]):
             reward = math.nan
         if not math.isfinite(reward):
             raise RubricFailed(f"task {task.name!r}: the scorer wrote {text!r:.80} to {_REWARD}: it must be a number")
-        return reward, ""
+        return reward
 
-    def _check_calls(self, ended: CommandResult, before: int) -> None:
-        """Raises `AgentFailed` if the model has not answered a call of this run."""
-        if self._proxy.read(self._session, _calls_of) > before:
-            return
-        errors = self._proxy.read(self._session, lambda session: [each for each in session.notes if each.text])
-        if errors:
-            raise AgentFailed(f"the model answered no call of the agent: {errors[-1].text:.500}")
-        if self._proxy.read(self._session, lambda session: session.count("budget_stop")):
-            return
-        raise AgentFailed(
-            f"the agent never called its model at {self._proxy.url}: it ended with exit code {ended.exit_code} "
-            f"({_tail(ended)}); check its command and the variables with the address and the key"
-        )
-
-    def _outcome(self, ended: CommandResult | None = None, seconds: float = 0.0) -> AgentOutcome:
+    def _outcome(
+        self, ended: CommandResult | None = None, seconds: float = 0.0, timeout_s: float = 0.0
+    ) -> AgentOutcome:
         calls, tokens, stops = self._proxy.read(
             self._session,
-            lambda session: (_calls_of(session), session.sampled_tokens, session.count("budget_stop")),
+            lambda session: (calls_of(session), session.sampled_tokens, session.count("budget_stop")),
         )
         outcome = AgentOutcome(
             task=self._task.name,
@@ -357,7 +339,7 @@ class AgentEnvironment(Environment[RunAgent, AgentOutcome, State]):
         )
         if ended is not None:
             outcome.status = "timeout" if ended.timed_out else "failed" if ended.exit_code else "finished"
-            outcome.exit_code = ended.exit_code
+            outcome.explanation, outcome.exit_code = _sentence(ended, timeout_s), ended.exit_code
             outcome.stdout, outcome.stderr = ended.stdout[-10_000:], ended.stderr[-10_000:]
         return outcome
 
@@ -412,8 +394,31 @@ def _content(path: Path) -> str | bytes | None:
         return data
 
 
-def _calls_of(session: CaptureSession) -> int:
+def calls_of(session: CaptureSession) -> int:
+    """How many calls the model has answered."""
     return len(session.graph.turns)
+
+
+def check_calls(proxy: CaptureServer, session: str, ended: CommandResult, before: int = 0) -> None:
+    """Raises `AgentFailed` if the model has answered no call of an agent: then there is nothing to score.
+
+    Args:
+        proxy: The proxy in front of the model.
+        session: The agent's session there.
+        ended: How the agent ended.
+        before: Calls of its earlier runs.
+    """
+    if proxy.read(session, calls_of) > before:
+        return
+    errors = proxy.read(session, lambda session: [each for each in session.notes if each.text])
+    if errors:
+        raise AgentFailed(f"the model answered no call of the agent: {errors[-1].text:.500}")
+    if proxy.read(session, lambda session: session.count("budget_stop")):
+        return
+    raise AgentFailed(
+        f"the agent never called its model at {proxy.url}: it ended with exit code {ended.exit_code} "
+        f"({_tail(ended)}); check its command and the variables with the address and the key"
+    )
 
 
 def _log(ended: CommandResult) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..errors import InvalidArgument
 
@@ -29,8 +31,17 @@ class AgentProgram:
     resume: str | None = None
     install: str = ""
 
-    def filled(self, url: str, key: str, model: str) -> AgentProgram:
-        """The program for one session: its texts without placeholders."""
+    def filled(self, url: str, key: str, model: str, folders: Sequence[Path] = ()) -> AgentProgram:
+        """The program for one session: its texts without placeholders.
+
+        Args:
+            url: Address of the proxy.
+            key: Key of the session.
+            model: Name of the model.
+            folders: Where agents are installed: `bin` and `node_modules/.bin` of each come first in the PATH.
+        """
+        places = [f"{folder}/{name}" for folder in folders for name in ("bin", "node_modules/.bin")]
+        begin = f"PATH={shlex.quote(':'.join(places))}:$PATH; " if places else ""
 
         def fill(text: str) -> str:
             for name, value in (("{url}", url), ("{key}", key), ("{model}", model)):
@@ -38,15 +49,22 @@ class AgentProgram:
             return text
 
         return AgentProgram(
-            fill(self.command),
+            begin + fill(self.command),
             {name: fill(value) for name, value in self.variables.items()},
             {name: fill(text) for name, text in self.files.items()},
-            None if self.resume is None else fill(self.resume),
+            None if self.resume is None else begin + fill(self.resume),
             self.install,
         )
 
 
 _OPENAI = {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_BASE": "{url}/v1", "OPENAI_API_KEY": "{key}"}
+MODEL_VARIABLES = {
+    **_OPENAI,
+    **dict.fromkeys(("ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"), "{url}"),
+    **dict.fromkeys(("ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"), "{key}"),
+    "MODEL": "{model}",
+}
+"""Variables with which the SDKs of OpenAI, Anthropic and Google call a proxy."""
 _OPENCODE = {
     "model": "proxy/{model}",
     "small_model": "proxy/{model}",

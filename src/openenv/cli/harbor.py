@@ -25,6 +25,12 @@ _sandbox = click.option(
 _at_once = click.option(
     "--at-once", type=terminal.COUNT, default=2, show_default=True, help="Tasks at the same time."
 )
+_allow = click.option(
+    "--allow", multiple=True, metavar="HOST:PORT", help="What the sandboxes may connect to; by default nothing."
+)
+_programs = click.option(
+    "--programs", type=terminal.FOLDER, multiple=True, help="Folder where agents are installed: the sandbox sees it."
+)
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -81,8 +87,9 @@ def list_(dataset: str, as_json: bool) -> None:
 @click.argument("dataset")
 @_sandbox
 @_at_once
+@_allow
 @_json
-def check(dataset: str, sandbox: SandboxKind, at_once: int, as_json: bool) -> None:
+def check(dataset: str, sandbox: SandboxKind, at_once: int, allow: tuple[str, ...], as_json: bool) -> None:
     """Checks the tasks of DATASET: the solution of each must score 1, and doing nothing 0.
 
     Exit code 0: all tasks are sound; 1: one is not, and a sentence says why.
@@ -99,7 +106,7 @@ def check(dataset: str, sandbox: SandboxKind, at_once: int, as_json: bool) -> No
 
     async def run() -> list[TaskCheck]:
         found = []
-        async for each in check_tasks(folders, sandbox, at_once):
+        async for each in check_tasks(folders, sandbox, at_once, allow):
             found.append(each)
             if not as_json:
                 mark = click.style("ok  ", fg="green") if each.passed else click.style("FAIL", fg="red")
@@ -155,7 +162,7 @@ def _play(dataset: str, as_json: bool, **options: Any) -> list[HarborRolloutResu
 
 @harbor.command()
 @click.argument("dataset")
-@click.option("--agent", "harness", required=True, help="oracle, nop, or a command of the shell.")
+@click.option("--agent", "harness", required=True, help="oracle, nop, a name as codex, or a command.")
 @click.option("--task", "names", multiple=True, help="Name of a task; by default all.")
 @click.option("--attempts", type=terminal.COUNT, default=1, show_default=True, help="Trials of each task.")
 @click.option("--llm-url", default="", help="A model for the agent; its calls are recorded.")
@@ -164,13 +171,16 @@ def _play(dataset: str, as_json: bool, **options: Any) -> list[HarborRolloutResu
 @click.option("-o", "--output", "trials_dir", type=terminal.FOLDER, required=True, help="Folder of the trials.")
 @_sandbox
 @_at_once
+@_allow
+@_programs
 @_json
 def run(dataset: str, names: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Has an agent play the tasks of DATASET. Each trial has a folder with its reward, logs and trajectory (ATIF).
 
-    A command finds the instruction in $INSTRUCTION. It has no network, except the model behind --llm-url, to which
-    OPENAI_BASE_URL, ANTHROPIC_BASE_URL and GOOGLE_GEMINI_BASE_URL lead. The key of the model comes from
-    OPENENV_LLM_API_KEY. The same command goes on with an interrupted run.
+    A command finds the instruction in $INSTRUCTION. It has no network, except --allow and the model behind --llm-url,
+    to which OPENAI_BASE_URL, ANTHROPIC_BASE_URL and GOOGLE_GEMINI_BASE_URL lead. The key of the model comes from
+    OPENENV_LLM_API_KEY. The agents aider, claude-code, codex, gemini-cli, mini-swe-agent, opencode and openhands are
+    known by name. The same command goes on with an interrupted run.
 
     Exit code 0: all trials have a reward; 1: one has none.
 
@@ -179,6 +189,8 @@ def run(dataset: str, names: tuple[str, ...], as_json: bool, **options: Any) -> 
       openenv harbor run tasks --agent oracle -o trials
       openenv harbor run tasks --agent 'my-agent "$INSTRUCTION"' -o trials \\
           --llm-url http://localhost:8000/v1
+      openenv harbor run tasks --agent codex --programs /opt/agents -o trials \\
+          --llm-url http://localhost:8000/v1 --model policy
     """
     from ..errors import UsageError
     from ..harbor.tasks import resolve_task_dirs
@@ -199,13 +211,15 @@ def run(dataset: str, names: tuple[str, ...], as_json: bool, **options: Any) -> 
 @click.option("--dataset", required=True, help="As for the other commands.")
 @click.option("--task-index", default=0, show_default=True, help="Number of the first task.")
 @click.option("--n-tasks", "-n", type=terminal.COUNT, default=1, show_default=True, help="Number of tasks.")
-@click.option("--harness", required=True, help="A command of the shell.")
+@click.option("--harness", required=True, help="As --agent of `run`.")
 @click.option("--port", default=8100, show_default=True, help="Port of the proxy.")
 @click.option("--trials-dir", type=terminal.FOLDER, default=Path("trials"), show_default=True)
 @click.option("--reward-key", default="", help="Which reward to take, if the tests write several.")
 @click.option("--auth-header", default="Authorization", show_default=True, help="Header of the model's key.")
 @click.option("--out", type=terminal.FILE, help="File for the results with their tokens, as JSON.")
 @_sandbox
+@_allow
+@_programs
 def rollout(task_index: int, n_tasks: int, out: Path | None, **options: Any) -> None:
     """As `run`, with the options of the released command: plays tasks by their numbers with a model.
 

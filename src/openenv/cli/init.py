@@ -88,7 +88,7 @@ def import_(source: str, name: str | None, output_dir: Path, as_json: bool) -> N
     """Creates a project of SOURCE, an environment of another library, which then runs unchanged behind openenv.
 
     The project names the environment, pins the versions that it runs with, and passes `openenv validate`. SOURCE is
-    verifiers:NAME, ors:URL, inspect:TASK or gymnasium:ENV_ID, each with arguments as ?key=value&key=value.
+    verifiers:NAME, ors:URL, inspect:TASK, harbor:FOLDER or gymnasium:ENV_ID; ?key=value&key=value adds arguments.
 
     Exit code 1: SOURCE cannot be imported, and no folder is left; 2: wrong usage.
 
@@ -98,6 +98,7 @@ def import_(source: str, name: str | None, output_dir: Path, as_json: bool) -> N
       openenv import verifiers:my_taskset?split=test --name my_tasks
       openenv import inspect:evals/sums.py@sums --output-dir envs
       openenv import ors:http://127.0.0.1:8080
+      openenv import harbor:tasks --name my_tasks
     """
     from ..project.importing import FORMS, SOURCES, import_project
 

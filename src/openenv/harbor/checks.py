@@ -37,12 +37,13 @@ class TaskCheck:
         return not self.faults
 
 
-async def check_task(folder: Path, sandbox: SandboxKind = "process") -> TaskCheck:
+async def check_task(folder: Path, sandbox: SandboxKind = "process", allow: Sequence[str] = ()) -> TaskCheck:
     """Plays a task twice: with its solution, and with an agent that does nothing.
 
     Args:
         folder: Folder of the task.
         sandbox: Where it runs.
+        allow: Addresses (`host:port`) that the solution and the verifier may connect to.
 
     Returns:
         The rewards and the faults. What is wrong with the task, or with the place, is a fault and no exception.
@@ -51,10 +52,10 @@ async def check_task(folder: Path, sandbox: SandboxKind = "process") -> TaskChec
     started = time.monotonic()
     try:
         task = HarborTask.read(folder)
-        solved = await run_trial(task, oracle, sandbox=sandbox)
+        solved = await run_trial(task, oracle, sandbox=sandbox, allow=allow)
         check.oracle = solved.reward
         check.faults += _solution_faults(solved)
-        idle = await run_trial(task, nothing, sandbox=sandbox)
+        idle = await run_trial(task, nothing, sandbox=sandbox, allow=allow)
         check.nothing = idle.reward
         if idle.error is not None and str(idle.error) not in check.faults:
             check.faults.append(f"doing nothing: {idle.error}")
@@ -85,14 +86,14 @@ def _solution_faults(trial: TrialResult) -> list[str]:
 
 
 async def check_tasks(
-    folders: Sequence[Path], sandbox: SandboxKind = "process", at_once: int = 2
+    folders: Sequence[Path], sandbox: SandboxKind = "process", at_once: int = 2, allow: Sequence[str] = ()
 ) -> AsyncIterator[TaskCheck]:
     """Checks tasks, `at_once` at the same time, and yields them as they end."""
     limit = asyncio.Semaphore(at_once)
 
     async def check(folder: Path) -> TaskCheck:
         async with limit:
-            return await check_task(folder, sandbox)
+            return await check_task(folder, sandbox, allow)
 
     running = [asyncio.ensure_future(check(folder)) for folder in folders]
     try:

@@ -5,53 +5,52 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from .._asyncio import on_thread
+from ..agents import PROGRAMS, AgentProgram
+from ..agents.environment import check_calls
+from ..agents.programs import MODEL_VARIABLES
 from ..capture import CaptureServer, CaptureSession, rollout_of
 from ..capture.export import paths_of
-from ..errors import OpenEnvError
+from ..errors import OpenEnvError, UsageError
 from ..rollouts.trajectory import trajectory_of
 from .atif import load_trace, reconcile
 from .models import HarborRolloutResult, conversations_from_document, turns_from_document
 from .sandboxes import SandboxKind
 from .tasks import HarborTask, task_name
-from .trial import Agent, command_agent, nothing, oracle, run_trial
+from .trial import Agent, nothing, oracle, program_agent, run_trial
 
 RESULT, TRAJECTORY = "result.json", "trajectory.json"
 _TAIL = 2000
 
 
-def agent_of(harness: str, variables: Mapping[str, str] | None = None) -> Agent:
-    """The agent of a name: `oracle` runs the solution, `nop` does nothing, and all else is a command of the shell.
+def agent_of(harness: str, url: str = "", key: str = "", model: str = "", programs: Sequence[Path] = ()) -> Agent:
+    """The agent of a name.
 
     Args:
-        harness: The name or the command.
-        variables: Environment variables of a command.
-    """
-    if harness == "oracle":
-        return oracle
-    return nothing if harness == "nop" else command_agent(harness, variables)
-
-
-def model_variables(url: str, key: str, model: str) -> dict[str, str]:
-    """Environment variables with which the SDKs of OpenAI, Anthropic and Google call a capture proxy.
-
-    Args:
-        url: Address of the proxy.
-        key: Key of the session.
+        harness: `oracle`, which runs the solution; `nop`, which does nothing; a name of `openenv.agents.PROGRAMS`; or
+            a command of the shell, which the variables of `MODEL_VARIABLES` lead to the model.
+        url: Address of the proxy in front of the model; empty: the agent has no model.
+        key: Its session there.
         model: Name of the model.
+        programs: Folders where agents are installed.
+
+    Raises:
+        UsageError: The program calls a model, and has none.
     """
-    return {
-        **dict.fromkeys(("OPENAI_BASE_URL", "OPENAI_API_BASE"), f"{url}/v1"),
-        **dict.fromkeys(("ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL"), url),
-        **dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"), key),
-        "MODEL": model,
-    }
+    if harness in {"oracle", "nop"}:
+        return oracle if harness == "oracle" else nothing
+    program = PROGRAMS.get(harness)
+    if program is None:
+        program = AgentProgram(harness, MODEL_VARIABLES if url else {})
+    elif not url or not model:
+        raise UsageError(f"agent {harness} calls a model: give its address and its name (--llm-url, --model)")
+    return program_agent(program.filled(url, key, model, programs))
 
 
 async def run_rollout(
@@ -70,6 +69,8 @@ async def run_rollout(
     sampling: Mapping[str, Any] | None = None,
     purpose: str = "auto",
     trial_name: str = "",
+    programs: Sequence[Path] = (),
+    allow: Sequence[str] = (),
 ) -> HarborRolloutResult:
     """Plays a task once, and records what its agent sampled.
 
@@ -78,7 +79,7 @@ async def run_rollout(
 
     Args:
         task_dir: Folder of the task.
-        harness: As for `agent_of`. The variables of `model_variables` lead a command to the model.
+        harness: As for `agent_of`.
         sandbox: Where it runs.
         registry: The proxy in front of the model; None: the agent reaches no model.
         intercept_url: Its address as the sandbox reaches it; by default the proxy's own.
@@ -90,9 +91,12 @@ async def run_rollout(
         session_prefix: Beginning of the session's id.
         sampling, purpose: As in `openenv.capture.SessionOpened`.
         trial_name: Name of the trial's folder; by default the task and the session.
+        programs: Folders of this machine where agents are installed. The sandbox sees them, read-only.
+        allow: Addresses (`host:port`) that the agent and the verifier may connect to.
 
     Returns:
-        The result. A task that cannot be played or scored has `ok=False`, the reason in `error`, and no reward.
+        The result. A task that cannot be played or scored has `ok=False`, the reason in `error`, and no reward. So
+        has an agent that is given a model and gets no answer from it.
     """
     session = f"{session_prefix}-{secrets.token_hex(8)}"
     started = time.monotonic()
@@ -106,8 +110,8 @@ async def run_rollout(
     )
     folder = Path(trials_dir) / result.trial_name
     folder.mkdir(parents=True, exist_ok=True)
-    variables: dict[str, str] = {}
-    allow: list[str] = []
+    url = ""
+    folders = [each.resolve() for each in programs]
     try:
         task = HarborTask.read(Path(task_dir))
         result.task_name = task.title
@@ -120,22 +124,33 @@ async def run_rollout(
             }
             await on_thread(lambda: registry.open(session, purpose=purpose, **facts))
             url = intercept_url or registry.url
-            allow = [urlsplit(url).netloc]
-            variables = model_variables(url, session, model)
+        if task.needs_network and not allow:
+            result.findings.append("[WARN] network: the task asks for one, and has none: name hosts with --allow")
+        agent = agent_of(harness, url, session, model, folders)
         trial = await run_trial(
-            task, agent_of(harness, variables), sandbox=sandbox, reward_key=reward_key, allow=allow, folder=folder
+            task,
+            agent,
+            sandbox=sandbox,
+            reward_key=reward_key,
+            allow=allow,
+            proxy=urlsplit(url).netloc,
+            programs=folders,
+            folder=folder,
         )
-        result.reward, result.rewards, result.reward_key = trial.reward, trial.rewards, trial.reward_key
         result.phase_timings = trial.timings
         if trial.agent is not None:
             result.agent_log_tail = f"{trial.agent.stdout}{trial.agent.stderr}"[-_TAIL:]
             if trial.agent.timed_out:
                 result.findings.append(f"[WARN] agent_timeout: the agent was ended after {task.agent_timeout_s:g} s")
+        if registry is not None and trial.agent is not None and agent is not oracle:
+            ended = trial.agent
+            await on_thread(lambda: check_calls(registry, session, ended))
         if trial.error is not None:
             raise trial.error
+        result.reward, result.rewards, result.reward_key = trial.reward, trial.rewards, trial.reward_key
     except OpenEnvError as error:
         result.ok, result.error, result.exception_type = False, error.message, type(error).__name__
-    if variables and registry is not None:
+    if url and registry is not None:
         await on_thread(lambda: _add_calls(result, registry, folder))
     result.wall_s = time.monotonic() - started
     await on_thread(lambda: _write(folder / RESULT, result.model_dump(mode="json")))

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..capture import CaptureServer
 from ..errors import UsageError
 from .models import HarborRolloutResult
-from .rollout import RESULT, run_rollout
+from .rollout import RESULT, agent_of, run_rollout
 from .sandboxes import SandboxKind
 from .tasks import resolve_task_dirs, task_name
 
@@ -32,6 +32,8 @@ async def run_batch(
     auth_header: str = "Authorization",
     attempts: int = 1,
     at_once: int = 2,
+    programs: Sequence[Path] = (),
+    allow: Sequence[str] = (),
     on_result: Callable[[HarborRolloutResult], None] = lambda result: None,
 ) -> list[HarborRolloutResult]:
     """Plays tasks, several at the same time. A call with the same folder goes on where an interrupted one ended.
@@ -40,7 +42,7 @@ async def run_batch(
         llm_url: Address of the model; empty: the agent reaches no model.
         dataset: As for `resolve_task_dirs`.
         task_indices: Numbers of the tasks, in the order of names; None: all.
-        harness, sandbox, reward_key: As for `run_rollout`.
+        harness, sandbox, reward_key, programs, allow: As for `run_rollout`.
         model: Name of the model at `llm_url`; None: the one that the agent names.
         port: Port of the proxy; 0 takes a free one.
         trials_dir: Folder of the trials. A trial that has a scored result there is not played again.
@@ -53,8 +55,9 @@ async def run_batch(
         The results, by task and attempt.
 
     Raises:
-        UsageError: The dataset has no such task, or the folder has trials of another agent.
+        UsageError: The dataset has no such task, the folder has trials of another agent, or the agent needs a model.
     """
+    agent_of(harness, llm_url, "", model or "")
     folders = resolve_task_dirs(dataset)
     chosen = range(len(folders)) if task_indices is None else task_indices
     for index in chosen:
@@ -79,6 +82,8 @@ async def run_batch(
                     dataset=dataset,
                     reward_key=reward_key,
                     trial_name=name,
+                    programs=programs,
+                    allow=allow,
                 )
         on_result(result)
         return result

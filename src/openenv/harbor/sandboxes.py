@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from string import Template
-from typing import Literal
+from typing import Any, Literal
 
 from .._asyncio import on_thread
 from ..agents import DockerSandbox, ProcessSandbox, Sandbox, SandboxLimits
@@ -51,13 +51,16 @@ class FileLayout:
 
 
 @asynccontextmanager
-async def task_sandbox(task: HarborTask, kind: SandboxKind, allow: Sequence[str] = ()) -> AsyncIterator[Sandbox]:
+async def task_sandbox(
+    task: HarborTask, kind: SandboxKind, allow: Sequence[str] = (), mounts: Sequence[Path] = ()
+) -> AsyncIterator[Sandbox]:
     """A sandbox with the files of a task, without its tests and its solution.
 
     Args:
         task: The task.
         kind: `process`: no image is built; `docker`: its Dockerfile is built.
         allow: Addresses (`host:port`) that commands may connect to.
+        mounts: Folders of this machine that commands see under the same path, and cannot change.
 
     Raises:
         UsageError: The task cannot run there, and why.
@@ -65,18 +68,15 @@ async def task_sandbox(task: HarborTask, kind: SandboxKind, allow: Sequence[str]
     """
     variables = resolved(task.variables, task)
     limits = SandboxLimits(**({} if task.memory_mb is None else {"memory_mb": task.memory_mb}))
+    options: dict[str, Any] = {"allow": allow, "mounts": mounts, "limits": limits}
     if kind == "docker":
         image, workdir = await task_image(task)
-        async with DockerSandbox(image, workdir=workdir, allow=allow, variables=variables, limits=limits) as sandbox:
+        async with DockerSandbox(image, workdir=workdir, variables=variables, **options) as sandbox:
             yield sandbox
         return
     layout = layout_of(task)
-    async with ProcessSandbox(
-        workdir=task.workdir or layout.workdir,
-        allow=allow,
-        variables={**layout.variables, **variables},
-        limits=limits,
-    ) as sandbox:
+    workdir = task.workdir or layout.workdir
+    async with ProcessSandbox(workdir=workdir, variables={**layout.variables, **variables}, **options) as sandbox:
         for files, folder in layout.copies:
             await sandbox.put(files, folder)
         yield sandbox
@@ -108,7 +108,7 @@ def layout_of(task: HarborTask) -> FileLayout:
     if task.image is not None or not path.is_file():
         what = f"its image {task.image} is not" if task.image else "it has no Dockerfile, so it has no files that are"
         raise UsageError(
-            f"task {task.name} does not run in the process sandbox: {what} here; choose --sandbox docker"
+            f"task {task.name} does not run in the process sandbox: {what} here; choose the sandbox docker"
         )
     layout = FileLayout()
     arguments: dict[str, str] = {}
@@ -133,7 +133,7 @@ def layout_of(task: HarborTask) -> FileLayout:
             case word if word not in _WITHOUT_EFFECT:
                 raise UsageError(
                     f"task {task.name} does not run in the process sandbox: line {each.first} of its Dockerfile is "
-                    f"`{each.text[:80]}`, and only files are copied there; choose --sandbox docker"
+                    f"`{each.text[:80]}`, and only files are copied there; choose the sandbox docker"
                 )
     return layout
 

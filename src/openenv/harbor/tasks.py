@@ -31,6 +31,8 @@ class _EnvironmentConfig(BaseModel):
     workdir: str | None = None
     env: dict[str, str] = {}
     memory_mb: int | None = None
+    allow_internet: bool = False
+    network_mode: str = "no-network"
 
 
 class _TaskConfig(BaseModel):
@@ -81,6 +83,7 @@ class HarborTask:
         agent_user, verifier_user: Users in the sandbox; None: its ordinary one.
         workdir: Folder in which commands start; None: that of the image.
         memory_mb: MiB of memory; None: no word about it.
+        needs_network: Whether it asks for a network.
         metadata: Further facts: difficulty, tags.
     """
 
@@ -105,7 +108,12 @@ class HarborTask:
     verifier_user: str | None = None
     workdir: str | None = None
     memory_mb: int | None = None
+    needs_network: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.test_script not in self.tests:
+            raise UsageError(f"task {self.name} has no tests/{self.test_script}: nothing can score it")
 
     @classmethod
     def read(cls, folder: Path) -> HarborTask:
@@ -154,6 +162,7 @@ def _read_harbor(folder: Path) -> HarborTask:
         verifier_user=None if verifier.user is None else str(verifier.user),
         workdir=environment.workdir,
         memory_mb=environment.memory_mb,
+        needs_network=environment.allow_internet or environment.network_mode != "no-network",
         metadata=config.metadata,
     )
 

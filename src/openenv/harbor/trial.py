@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..agents import CommandResult, Sandbox
+from ..agents import AgentProgram, CommandResult, Sandbox
+from ..agents.programs import HOME
 from ..errors import EnvironmentFailed, StepTimeout, UsageError
 from .sandboxes import SandboxKind, resolved, task_sandbox
 from .tasks import HarborTask
@@ -58,6 +59,8 @@ async def run_trial(
     sandbox: SandboxKind = "process",
     reward_key: str = "",
     allow: Sequence[str] = (),
+    proxy: str = "",
+    programs: Sequence[Path] = (),
     folder: Path | None = None,
 ) -> TrialResult:
     """Plays a task once, and scores it.
@@ -70,7 +73,9 @@ async def run_trial(
         agent: Works in the sandbox.
         sandbox: Where it runs.
         reward_key: Which reward to take, if the verifier writes several; by default the only one, or `reward`.
-        allow: Addresses (`host:port`) that the agent may connect to.
+        allow: Addresses (`host:port`) that the agent and the verifier may connect to.
+        proxy: The address of the model's proxy, for the agent alone; empty: it has no model.
+        programs: Folders of this machine that the agent sees under the same path, and cannot change.
         folder: Where `agent`, `verifier` and `artifacts` of the sandbox's `/logs` go; None keeps none.
 
     Returns:
@@ -81,8 +86,6 @@ async def run_trial(
         LaunchFailed, ProviderFailed: The sandbox failed.
     """
     result = TrialResult(task)
-    if task.test_script not in task.tests:
-        raise UsageError(f"task {task.name} has no tests/{task.test_script}: nothing can score it")
     started = time.monotonic()
 
     def ended(phase: str) -> None:
@@ -90,7 +93,7 @@ async def run_trial(
         result.timings[phase] = time.monotonic() - started
         started = time.monotonic()
 
-    async with task_sandbox(task, sandbox, allow) as place:
+    async with task_sandbox(task, sandbox, [*allow, *([proxy] if proxy else [])], programs) as place:
         for name in ("agent", "verifier", "artifacts"):
             await place.put({}, f"{LOGS}/{name}")
         ended("setup")
@@ -101,7 +104,7 @@ async def run_trial(
                 await place.get(f"{LOGS}/{name}", folder / name)
         snapshot = await place.snapshot()
     try:
-        async with place.from_snapshot(snapshot) as verifier:
+        async with place.from_snapshot(snapshot, allow=allow) as verifier:
             await _empty(verifier, "0" if sandbox == "docker" else None)
             await _verify(verifier, result, reward_key, folder)
     except EnvironmentFailed as error:
@@ -207,20 +210,21 @@ async def oracle(sandbox: Sandbox, task: HarborTask) -> CommandResult:
     )
 
 
-def command_agent(command: str, variables: Mapping[str, str] | None = None) -> Agent:
-    """An agent that is a command of the shell. It finds the instruction in $INSTRUCTION and in /logs/agent.
+def program_agent(program: AgentProgram) -> Agent:
+    """The agent that runs a program, whose texts have no placeholders.
 
-    Args:
-        command: The command.
-        variables: Further environment variables.
+    It finds the instruction in $INSTRUCTION and in /logs/agent. If it has files, $HOME is the folder with them.
     """
+    variables = {"HOME": HOME} if program.files else {}
 
     async def run(sandbox: Sandbox, task: HarborTask) -> CommandResult:
         await sandbox.put({"instruction.md": task.instruction}, f"{LOGS}/agent")
+        if program.files:
+            await sandbox.put({**program.files, "task.md": task.instruction}, HOME)
         return await sandbox.run(
-            command,
+            program.command,
             timeout_s=task.agent_timeout_s,
-            env={"INSTRUCTION": task.instruction, **(variables or {})},
+            env={"INSTRUCTION": task.instruction, **variables, **program.variables},
             user=task.agent_user,
         )
 

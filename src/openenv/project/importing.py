@@ -144,6 +144,7 @@ class ImportedLibrary(NamedTuple):
 
 LIBRARIES = {
     "gymnasium": ImportedLibrary("Gymnasium", "gymnasium", "[gymnasium]"),
+    "harbor": ImportedLibrary("Harbor tasks", None, ""),
     "inspect": ImportedLibrary("Inspect", "inspect-ai", "[inspect]"),
     "ors": ImportedLibrary("the Open Reward Standard", None, ""),
     "verifiers": ImportedLibrary("verifiers", "verifiers", ""),
@@ -163,17 +164,24 @@ def adapted_source(text: str) -> ImportedSource:
     """
     kind, _, named = text.partition(":")
     name, arguments = parse_target(named)
-    served = load(text).state.openenv.env_name
-    library = LIBRARIES[kind]
+    app = load(text).state.openenv
+    served, library = app.env_name, LIBRARIES[kind]
     source = ImportedSource(
         text,
         valid_name(re.split("[:@/]", served)[-1]),
         f"{served}, an environment of {library.title}.",
-        f"openenv.adapters.{kind}:{ADAPTERS[kind]}",
+        ADAPTERS[kind],
         name,
         arguments=arguments,
         requirements=(f"openenv{library.extra}>=1.0", *([pinned(library.package)] if library.package else [])),
     )
+    if kind == "harbor":
+        place, copied, left_out = f"{VENDOR}/{served}", {}, ()
+        for each in app.env_factory.tasks:
+            files, ignored = copied_files(each.folder, f"{place}/{each.name}", binaries=True)
+            copied |= files
+            left_out += ignored
+        return replace(source, name=place, is_path=True, copied=copied, left_out=left_out)
     file, at, task = name.rpartition("@")
     if kind == "inspect" and at and file.endswith(".py"):
         path = f"{VENDOR}/{Path(file).name}"
@@ -217,4 +225,4 @@ def pinned(package: str) -> str:
 
 SOURCES: dict[str, Callable[[str], ImportedSource]] = dict.fromkeys(LIBRARIES, adapted_source)
 """What reads the text of a source, by the word before its colon. Raises as `adapted_source`."""
-FORMS = "verifiers:NAME, ors:URL, inspect:TASK, gymnasium:ENV_ID"
+FORMS = "verifiers:NAME, ors:URL, inspect:TASK, harbor:FOLDER, gymnasium:ENV_ID"

@@ -115,17 +115,18 @@ def _reason(error: BaseException) -> str:
 
 _KINDS = (
     "module:attribute, a folder with openenv.yaml, gymnasium:ENV_ID, pettingzoo:MODULE, envpool:TASK_ID, "
-    "pufferlib:NAME, verifiers:NAME, inspect:TASK, ors:URL, or a bundled environment"
+    "pufferlib:NAME, verifiers:NAME, inspect:TASK, ors:URL, harbor:FOLDER, or a bundled environment"
 )
-# The functions that make apps or classes of other packages' environments, in the modules of the same names.
+# The functions that make apps or classes of other packages' environments, by the first words of targets.
 ADAPTERS = {
-    "envpool": "envpool_batch",
-    "gymnasium": "gymnasium_app",
-    "inspect": "inspect_app",
-    "ors": "ors_app",
-    "pettingzoo": "pettingzoo_app",
-    "pufferlib": "puffer_batch",
-    "verifiers": "verifiers_app",
+    "envpool": "openenv.adapters.envpool:envpool_batch",
+    "gymnasium": "openenv.adapters.gymnasium:gymnasium_app",
+    "harbor": "openenv.harbor.task_environment:harbor_app",
+    "inspect": "openenv.adapters.inspect:inspect_app",
+    "ors": "openenv.adapters.ors:ors_app",
+    "pettingzoo": "openenv.adapters.pettingzoo:pettingzoo_app",
+    "pufferlib": "openenv.adapters.pufferlib:puffer_batch",
+    "verifiers": "openenv.adapters.verifiers:verifiers_app",
 }
 
 
@@ -136,7 +137,7 @@ def load(target: str) -> Any:
         target: `module:attribute` (an app or an Environment class), a folder with `openenv.yaml`,
             `gymnasium:ENV_ID?key=value`, `pettingzoo:MODULE?key=value`, `envpool:TASK_ID?num_envs=256`,
             `pufferlib:NAME?num_envs=256`, `verifiers:NAME?key=value`, `inspect:TASK?key=value`,
-            `ors:URL`, or the name of a bundled environment.
+            `ors:URL`, `harbor:FOLDER?sandbox=docker`, or the name of a bundled environment.
 
     Raises:
         UsageError: The target does not exist; the message names it and the searched places.
@@ -148,8 +149,8 @@ def load(target: str) -> Any:
     if colon and adapter in ADAPTERS:
         name, arguments = parse_target(text)
         search(Path.cwd())
-        make = getattr(importlib.import_module(f"openenv.adapters.{adapter}"), ADAPTERS[adapter])
-        made = make(name, **arguments)
+        module, _, function = ADAPTERS[adapter].partition(":")
+        made = getattr(importlib.import_module(module), function)(name, **arguments)
         if not isinstance(made, type):
             return made
         from ..server.app import create_app  # noqa: PLC0415 - only what serves HTTP loads the web framework
