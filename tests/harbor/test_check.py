@@ -218,9 +218,11 @@ def test_a_list_says_where_tasks_run(tmp_path: Path) -> None:
     write_task(tmp_path / "a")
     write_task(tmp_path / "b", dockerfile="FROM debian:12\nRUN true\n")
     write_task(tmp_path / "c", toml="[agent\n")
+    write_task(tmp_path / "d", test=None)
     ended = CliRunner().invoke(app, ["harbor", "list", str(tmp_path), "--json"])
     rows = json.loads(ended.output)["tasks"]
-    assert [row["sandboxes"] for row in rows] == [["process", "docker"], ["docker"], []]
+    assert [row["sandboxes"] for row in rows] == [["process", "docker"], ["docker"], [], []]
     assert "task.toml: Expected ']'" in rows[2]["problem"]
+    assert "has no tests/test.sh" in rows[3]["problem"]
     text = CliRunner().invoke(app, ["harbor", "list", str(tmp_path)]).output.splitlines()
-    assert [line.split()[1] for line in text] == ["a", "b", "c"]
+    assert [line.split()[1] for line in text] == ["a", "b", "c", "d"]

@@ -77,7 +77,6 @@ def test_a_task_of_terminal_bench_is_read_too(tmp_path: Path) -> None:
         ({"toml": "[environment]\nos = 'windows'\n"}, "environment.os is 'windows': only linux tasks run here"),
         ({"toml": None}, "has neither task.toml nor task.yaml"),
         ({"instruction": None}, "has no instruction.md: add the file"),
-        ({"test": None}, "has no tests/test.sh: nothing can score it"),
     ],
 )
 def test_a_faulty_task_is_refused_in_one_sentence(
@@ -92,7 +91,6 @@ def test_a_faulty_task_is_refused_in_one_sentence(
     ("files", "sentence"),
     [
         ({"yaml": "difficulty: easy\n"}, "task.yaml: instruction: Field required"),
-        ({"run": None}, "has no tests/run-tests.sh: nothing can score it"),
         ({"compose": "services:\n  a: {build: .}\n  b: {image: x}\n"}, "has the services a, b: tasks of one service"),
         ({"compose": "services: [\n"}, "docker-compose.yaml: while parsing"),
         ({"compose": "- a\n"}, "docker-compose.yaml: "),

@@ -67,6 +67,7 @@ def list_(dataset: str, as_json: bool) -> None:
         row: dict[str, Any] = {"index": index, "task": folder.name, "sandboxes": [], "problem": None}
         try:
             task = HarborTask.read(folder)
+            task.check_tests()
             row |= {"format": task.kind, "instruction": task.instruction, "sandboxes": ["docker"]}
             layout_of(task)
             row["sandboxes"].insert(0, "process")
@@ -250,6 +251,8 @@ def rollout(task_index: int, n_tasks: int, out: Path | None, **options: Any) -> 
     "--at-once", type=terminal.COUNT, default=4, show_default=True, help="Sessions, and so rollouts, at once."
 )
 @click.option("--trials-dir", type=terminal.FOLDER, default=Path("trials"), show_default=True)
+@_allow
+@_programs
 def serve(host: str | None, port: int | None, at_once: int, **options: Any) -> None:
     """Serves tasks: clients (openenv.harbor.client.HarborEnv) have them played here, and get rewards and tokens.
 

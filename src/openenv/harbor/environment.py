@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, get_args
+from typing import Any, Self
 from uuid import uuid4
 
 from ..capture import CaptureServer
@@ -15,11 +15,10 @@ from ..errors import InvalidArgument, UsageError
 from ..mcp import MCPEnvironment
 from ..types import Action, Observation
 from .models import HarborRolloutResult, HarborState, HarborTaskRef
-from .rollout import run_rollout
-from .sandboxes import SandboxKind
+from .rollout import agent_of, run_rollout
+from .sandboxes import SANDBOXES
 from .tasks import HarborTaskProvider
 
-SANDBOXES: tuple[SandboxKind, ...] = get_args(SandboxKind)
 # Arguments of the released tool that whoever serves decides here, with the values that mean "as served".
 _SERVER_DECIDES = {
     "llm_url": ("", "--llm-url"),
@@ -38,12 +37,15 @@ class HarborService:
         datasets: As for `resolve_task_dirs`. Each is a split.
         agents: What clients may name as `harness`; the first is the default. Each is one for `agent_of`.
         trials_dir: Folder of the trials.
+        programs, allow: As for `run_rollout`.
         llm_url, model, api_key, auth_header: The model behind the proxy; without a URL agents reach none.
     """
 
     datasets: Sequence[str]
     agents: Sequence[str] = ("oracle", "nop")
     trials_dir: Path = Path("trials")
+    programs: Sequence[Path] = ()
+    allow: Sequence[str] = ()
     llm_url: str = ""
     model: str = ""
     api_key: str | None = field(default=None, repr=False)
@@ -54,6 +56,8 @@ class HarborService:
         self.tasks = HarborTaskProvider(self.datasets)
         for dataset in self.datasets:
             self.tasks.num_tasks(dataset)  # raises before a client asks
+        for agent in self.agents:
+            agent_of(agent, self.llm_url, "", self.model)  # as above
 
     def __enter__(self) -> Self:
         if self.llm_url:
@@ -195,6 +199,8 @@ class HarborEnvironment(MCPEnvironment):
             agent_timeout_sec=agent_timeout_sec or None,
             sampling=sampling,
             purpose=purpose,
+            programs=service.programs,
+            allow=service.allow,
         )
         self._note(result)
         return result.model_dump_json()

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from string import Template
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .._asyncio import on_thread
 from ..agents import DockerSandbox, ProcessSandbox, Sandbox, SandboxLimits
@@ -20,6 +20,7 @@ from ..settings import variable_here
 from .tasks import HarborTask
 
 SandboxKind = Literal["process", "docker"]
+SANDBOXES: tuple[SandboxKind, ...] = get_args(SandboxKind)
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 # Instructions that change nothing for the commands of a task.
 _WITHOUT_EFFECT = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 from ..adapters.conversation import ModelLoopEnvironment, ModelTool, conversation_app
 from ..agents import CommandResult, Sandbox
 from ..errors import UsageError
-from .sandboxes import SandboxKind, layout_of
+from .sandboxes import SANDBOXES, SandboxKind, layout_of
 from .tasks import HarborTask, resolve_task_dirs, task_name
 from .trial import run_trial
 
@@ -87,11 +87,12 @@ def harbor_app(name: str, sandbox: str = "process", reward: str = "") -> Any:
         UsageError: There is no task, or one is faulty, or does not run in that sandbox.
         MissingExtra: It is on the Hub, and huggingface-hub is not installed.
     """
-    if sandbox not in get_args(SandboxKind):
-        raise UsageError(f"sandbox={sandbox}: choose {' or '.join(get_args(SandboxKind))}")
+    if sandbox not in SANDBOXES:
+        raise UsageError(f"sandbox={sandbox}: choose {' or '.join(SANDBOXES)}")
     tasks = [HarborTask.read(folder) for folder in resolve_task_dirs(name)]
-    if sandbox == "process":
-        for task in tasks:
+    for task in tasks:
+        task.check_tests()
+        if sandbox == "process":
             layout_of(task)
     facts = {
         "__module__": __name__,

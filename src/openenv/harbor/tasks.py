@@ -111,7 +111,8 @@ class HarborTask:
     needs_network: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def check_tests(self) -> None:
+        """Raises `UsageError` if nothing scores the task."""
         if self.test_script not in self.tests:
             raise UsageError(f"task {self.name} has no tests/{self.test_script}: nothing can score it")
 

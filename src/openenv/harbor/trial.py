@@ -85,6 +85,7 @@ async def run_trial(
         UsageError: The task cannot run there.
         LaunchFailed, ProviderFailed: The sandbox failed.
     """
+    task.check_tests()
     result = TrialResult(task)
     started = time.monotonic()
 

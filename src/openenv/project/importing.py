@@ -176,11 +176,10 @@ def adapted_source(text: str) -> ImportedSource:
         requirements=(f"openenv{library.extra}>=1.0", *([pinned(library.package)] if library.package else [])),
     )
     if kind == "harbor":
-        place, copied, left_out = f"{VENDOR}/{served}", {}, ()
-        for each in app.env_factory.tasks:
-            files, ignored = copied_files(each.folder, f"{place}/{each.name}", binaries=True)
-            copied |= files
-            left_out += ignored
+        place = f"{VENDOR}/{served}"
+        found = [copied_files(task.folder, f"{place}/{task.name}", binaries=True) for task in app.env_factory.tasks]
+        copied = {path: file for files, _ in found for path, file in files.items()}
+        left_out = tuple(each for _, ignored in found for each in ignored)
         return replace(source, name=place, is_path=True, copied=copied, left_out=left_out)
     file, at, task = name.rpartition("@")
     if kind == "inspect" and at and file.endswith(".py"):
