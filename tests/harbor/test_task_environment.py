@@ -30,18 +30,18 @@ def text_of(result: Any) -> str:
     return result.observation["result"]["content"][0]["text"]
 
 
-@pytest.mark.slow
-async def test_each_solution_scores_1_and_doing_nothing_0() -> None:
-    async with GenericEnvClient(app=load(f"harbor:{TASKS[0].parent}"), message_timeout_s=600) as env:
-        for index, folder in enumerate(TASKS):
-            begun = await env.reset(index=index)
-            assert begun.observation["text"] == (folder / "instruction.md").read_text()
-            result = await env.step(DONE)
-            assert (result.reward, result.done) == (0.0, True)
-            await env.reset(index=index)
-            await env.step(bash((folder / "solution/solve.sh").read_text()))
-            result = await env.step(DONE)
-            assert (result.reward, result.done, result.metadata["rubric"]) == (1.0, True, {"reward": 1.0}), folder
+@pytest.mark.parametrize("index", range(len(TASKS)), ids=lambda index: TASKS[index].name)
+async def test_a_solution_scores_1_and_doing_nothing_0(index: int) -> None:
+    folder = TASKS[index]
+    async with GenericEnvClient(app=load(f"harbor:{folder.parent}")) as env:
+        begun = await env.reset(index=index)
+        assert begun.observation["text"] == (folder / "instruction.md").read_text()
+        result = await env.step(DONE)
+        assert (result.reward, result.done) == (0.0, True)
+        await env.reset(index=index)
+        await env.step(bash((folder / "solution/solve.sh").read_text()))
+        result = await env.step(DONE)
+        assert (result.reward, result.done, result.metadata["rubric"]) == (1.0, True, {"reward": 1.0})
 
 
 async def test_the_tool_runs_commands_and_says_how_they_end(tmp_path: Path) -> None:
