@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from openenv.auto import AutoAction, AutoEnv
-from openenv.auto.classes import Kind, class_of
+from openenv.auto.auto_env import Kind, class_of
 from openenv.errors import ImportFailed, UsageError
 from openenv.project.catalog import find
 

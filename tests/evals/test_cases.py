@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from openenv.errors import InvalidArgument
-from openenv.evals.cases import Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
+from openenv.evals.runner import Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ import pytest
 from openenv.cli.eval import summary_lines
 from openenv.client import GenericEnvClient
 from openenv.errors import InvalidArgument, PolicyFailed, UsageError
-from openenv.evals.cases import Case, cases_of_tasks
 from openenv.evals.evaluation import Evaluation, evaluate
 from openenv.evals.policy import RandomPolicy, UserPolicy, load_policy
 from openenv.evals.report import RunInfo
-from openenv.evals.runner import EvalOptions
+from openenv.evals.runner import Case, EvalOptions, cases_of_tasks
 from openenv.providers import app_in_process
 from openenv.server import create_app
 

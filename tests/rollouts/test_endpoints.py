@@ -12,7 +12,7 @@ from openenv.errors import ModelFailed, ModelTimeout, ModelUnavailable, UsageErr
 from openenv.llm.vendors import openai_address
 from openenv.rollouts.endpoints import ModelEndpoint, RetryBudget
 from openenv.rollouts.model import Completion, ModelRequest
-from openenv.rollouts.openai_model import OpenAIModel
+from openenv.rollouts.vendor_models import OpenAIModel
 
 from ..asynchronous import until
 from ..model_server import ModelServer, model_server

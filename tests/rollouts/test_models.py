@@ -17,9 +17,8 @@ from openenv.rollouts import rollouts, segments
 from openenv.rollouts.endpoint_model import EndpointModel, ModelPrice
 from openenv.rollouts.model import Completion, ModelRequest, Sampling
 from openenv.rollouts.offline_models import FunctionModel
-from openenv.rollouts.openai_model import OpenAIModel
 from openenv.rollouts.records import TokenUsage
-from openenv.rollouts.vendor_models import AnthropicModel, ResponsesModel, create_model
+from openenv.rollouts.vendor_models import AnthropicModel, OpenAIModel, ResponsesModel, create_model
 
 from ..model_server import ModelReply, ModelServer, PairTokenizer, logprob_of, model_server
 from ..ports import held_port

@@ -19,9 +19,9 @@ from pydantic import Field
 from ..errors import MissingExtra
 from ..evals.server import EvalServer
 from ..rollouts.engine import rollouts
-from ..rollouts.openai_model import OpenAIModel
-from ..rollouts.options import RolloutBudget
+from ..rollouts.groups import RolloutBudget
 from ..rollouts.records import RolloutTask
+from ..rollouts.vendor_models import OpenAIModel
 from .verifiers_environment import verifiers_app
 
 try:

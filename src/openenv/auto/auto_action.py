@@ -7,8 +7,7 @@ from typing import Any, Self
 from ..client import GenericAction
 from ..errors import OpenEnvError
 from ..project.catalog import EnvironmentEntry
-from .auto_env import entry_of, print_entries
-from .classes import class_of, entry_info
+from .auto_env import class_of, entry_info, entry_of, print_entries
 
 
 class AutoAction:

@@ -78,7 +78,7 @@ def collect(env: str, base_url: str | None, output_dir: Path, **given: Any) -> N
       openenv collect openspiel:catch --base-url http://127.0.0.1:8000 -o catch
     """
 
-    from ..evals.cases import derived_seeds
+    from ..evals.runner import derived_seeds
     from ..rollouts import collected
     from ..rollouts.journal import read_rollouts
     from ..rollouts.records import RolloutTask
@@ -171,9 +171,8 @@ def _play(
 ) -> None:
     from ..client import GenericEnvClient
     from ..rollouts.chat_view import ChatView
-    from ..rollouts.groups import RolloutProgress
+    from ..rollouts.groups import RolloutBudget, RolloutProgress
     from ..rollouts.model import Sampling
-    from ..rollouts.options import RolloutBudget
 
     def take(group: RolloutGroup) -> None:
         for rollout in (*group.rollouts, *group.failed):

@@ -134,7 +134,7 @@ SECTIONS = {
         LazyCommand("import", "init:import_", "Create a project of another library's environment."),
         LazyCommand("serve", "serve:serve", "Serve an environment over WebSocket and HTTP."),
         LazyCommand("validate", "validate:validate", "Check an environment, or a running server."),
-        LazyCommand("list", "listing:list_", "List the installed environments."),
+        LazyCommand("list", "discovery:list_", "List the installed environments."),
         LazyCommand("discover", "discovery:discover", "Find an environment by what it is for."),
         LazyCommand("skills", "skills:skills", "Teach a coding assistant to use openenv."),
     ],

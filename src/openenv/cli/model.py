@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from ..evals.evaluation import CaseChoice
     from ..evals.server import EvalServer, LocalEvalServer
     from ..rollouts.engine import RolloutRun
-    from ..rollouts.groups import RolloutProgress
+    from ..rollouts.groups import RolloutBudget, RolloutProgress
     from ..rollouts.model import Model, Sampling
-    from ..rollouts.options import RolloutBudget
     from ..rollouts.records import RolloutGroup, RolloutTask
 
 T = TypeVar("T")
@@ -155,7 +154,7 @@ def budget_of(texts: Sequence[str]) -> RolloutBudget:
     Raises:
         UsageError: There is no such limit, or it is not a number.
     """
-    from ..rollouts.options import RolloutBudget
+    from ..rollouts.groups import RolloutBudget
 
     given = yaml_pairs("--budget", texts)
     names = [each.name for each in fields(RolloutBudget)]

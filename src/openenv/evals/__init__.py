@@ -11,9 +11,9 @@ from .._imports import lazy
 from .harness import EvalConfig, EvalHarness, EvalResult, InspectAIHarness
 
 if TYPE_CHECKING:
-    from .cases import Case, cases_of_tasks
     from .evaluation import evaluate
     from .report import Comparison, EvalReport, compare, read_report, write_report
+    from .runner import Case, cases_of_tasks
 
 __all__ = [
     "Case",
@@ -33,10 +33,10 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "Case": f"{__name__}.cases",
+        "Case": f"{__name__}.runner",
         "Comparison": f"{__name__}.report",
         "EvalReport": f"{__name__}.report",
-        "cases_of_tasks": f"{__name__}.cases",
+        "cases_of_tasks": f"{__name__}.runner",
         "compare": f"{__name__}.report",
         "evaluate": f"{__name__}.evaluation",
         "read_report": f"{__name__}.report",

@@ -16,10 +16,20 @@ from .._backoff import Backoff
 from ..client import GenericEnvClient
 from ..errors import InvalidArgument, UsageError
 from ..recording import check_folder
-from .cases import MOST_SEED, Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
 from .policy import Policy, RandomPolicy, UserPolicy, load_policy
 from .report import EvalReport, RunInfo, report_of
-from .runner import EpisodeResult, EvalOptions, failed_episode, play
+from .runner import (
+    MOST_SEED,
+    Case,
+    EpisodeResult,
+    EvalOptions,
+    cases_of_seeds,
+    cases_of_tasks,
+    derived_seeds,
+    failed_episode,
+    parse_seeds,
+    play,
+)
 from .server import WAIT_S, EvalServer
 
 # Seconds before a case is tried again, doubled each time, and their maximum.

@@ -15,8 +15,7 @@ from ..mcp.types import Tool
 from ..rollouts.content import content_of, text_of
 from ..rollouts.function_tools import inlined
 from ..types import StepResult
-from .cases import Case, cases_of_seeds, cases_of_tasks, derived_seeds, parse_seeds
-from .runner import end_of
+from .runner import Case, cases_of_seeds, cases_of_tasks, derived_seeds, end_of, parse_seeds
 from .server import EvalServer
 
 try:

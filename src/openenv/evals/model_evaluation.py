@@ -10,9 +10,8 @@ from ..rollouts.engine import RolloutRun
 from ..rollouts.groups import RolloutProgress
 from ..rollouts.journal import read_rollouts
 from ..rollouts.records import Rollout, RolloutOutcome, RolloutTask
-from .cases import Case
 from .report import EvalReport, RunInfo, report_of
-from .runner import Blame, EpisodeFailure, EpisodeResult
+from .runner import Blame, Case, EpisodeFailure, EpisodeResult
 
 
 class ModelEvaluation:

@@ -6,10 +6,9 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from .client import LLMClient, LLMResponse
 from .messages import anthropic_tool, blocks_of, message_of_blocks
 from .sender import Address
-from .service import ServedModel
+from .service import LLMClient, LLMResponse, ServedModel
 
 _API_VERSION = "2023-06-01"
 

@@ -11,12 +11,10 @@ if TYPE_CHECKING:
     from .endpoint_model import ModelPrice
     from .engine import RolloutRun, rollouts
     from .export import DatasetKind, export_rollouts
-    from .groups import RolloutProgress, TaskSource, drop_equal
+    from .groups import RolloutBudget, RolloutProgress, TaskSource, drop_equal
     from .journal import RolloutJournal, read_rollouts, rollout_files
     from .model import Completion, Model, ModelRequest, Sampling
     from .offline_models import FunctionModel, RandomModel
-    from .openai_model import OpenAIModel
-    from .options import RolloutBudget
     from .records import (
         ChatMessage,
         PrefixBreak,
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     )
     from .tokens import PrefixBroken, TokenHistory, TrainingSegment, segments
     from .transformers_model import TransformersModel
-    from .vendor_models import AnthropicModel, ResponsesModel, create_model
+    from .vendor_models import AnthropicModel, OpenAIModel, ResponsesModel, create_model
 
 _NAMES = {
     "chat_view": (
@@ -40,16 +38,14 @@ _NAMES = {
         "ChatView",
     ),
     "endpoint_model": ("ModelPrice",),
-    "openai_model": ("OpenAIModel",),
     "transformers_model": ("TransformersModel",),
-    "vendor_models": ("AnthropicModel", "ResponsesModel", "create_model"),
+    "vendor_models": ("AnthropicModel", "OpenAIModel", "ResponsesModel", "create_model"),
     "engine": ("RolloutRun", "rollouts"),
     "export": ("DatasetKind", "export_rollouts"),
     "offline_models": ("FunctionModel", "RandomModel"),
-    "groups": ("RolloutProgress", "TaskSource", "drop_equal"),
+    "groups": ("RolloutBudget", "RolloutProgress", "TaskSource", "drop_equal"),
     "journal": ("RolloutJournal", "read_rollouts", "rollout_files"),
     "model": ("Completion", "Model", "ModelRequest", "Sampling"),
-    "options": ("RolloutBudget",),
     "records": (
         "ChatMessage",
         "PrefixBreak",

@@ -26,10 +26,9 @@ from ..errors import (
 )
 from ..evals.sampler import SampledTask, TaskSampler
 from .chat_view import ChatView
-from .groups import LiveGroup, PendingRollout, RolloutProgress, TaskFeed, TaskSource
+from .groups import LiveGroup, PendingRollout, RolloutBudget, RolloutOptions, RolloutProgress, TaskFeed, TaskSource
 from .journal import GroupBegun, RecordedGroup, RolloutJournal
 from .model import Model, Sampling
-from .options import RolloutBudget, RolloutOptions
 from .play import Diverged, Player, Stale, outcome_of
 from .records import Rollout, RolloutFailure, RolloutGroup, RolloutOutcome, RolloutTask
 from .sessions import ForkedSession, SessionPool

@@ -23,8 +23,8 @@ from ..errors import (
     UsageError,
 )
 from .episode import check_invalid, reply_to, take_step
+from .groups import RolloutOptions
 from .model import Completion, Model, ModelRequest, Sampling
-from .options import RolloutOptions
 from .records import ChatMessage, Rollout, RolloutOutcome, TokenUsage, Turn, context_of
 from .sessions import ForkedSession, Result, SessionPool
 from .tokens import PrefixBroken, TokenHistory

@@ -11,8 +11,7 @@ from typing import Any
 
 from .._scoring import rubric_label
 from ..errors import JudgeFailed, OpenEnvError
-from ..llm.client import LLMClient
-from ..llm.service import within
+from ..llm.service import LLMClient, within
 from .base import Rubric
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ import msgspec
 from ...client.portal import portal
 from ...errors import InvalidArgument, UsageError
 from ...rollouts.engine import rollouts
+from ...rollouts.groups import RolloutBudget
 from ...rollouts.model import Model, Sampling
-from ...rollouts.options import RolloutBudget
 from ...rollouts.records import Rollout, RolloutTask
 from ...rollouts.tokens import TrainingSegment, segments
 from ...rollouts.transformers_model import TransformersModel
