@@ -257,6 +257,11 @@ async def test_what_is_wrong_with_the_run_ends_it() -> None:
         await evaluate(policies.go_on, [], env=Dice)
     with pytest.raises(UsageError, match="is not a policy"):
         await evaluate(3, [1], env=Dice)
+    for name in ("concurrency", "max_steps"):  # a run of no episode, or of no step, has nothing to report
+        with pytest.raises(InvalidArgument, match=f"{name} must be at least 1"):
+            await evaluate(policies.go_on, [1], env=Dice, **{name: 0})
+    with pytest.raises(InvalidArgument, match="retries must be at least 0"):
+        await evaluate(policies.go_on, [1], env=Dice, retries=-1)
 
 
 async def test_a_run_that_is_cancelled_says_what_it_has(no_threads_left: None) -> None:

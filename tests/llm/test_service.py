@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openenv.errors import ModelFailed, ModelTimeout, ModelUnavailable
-from openenv.llm.service import _pause, within
+from openenv.llm.service import pause_before_retry, within
 
 BUSY = ModelUnavailable("busy")
 
@@ -65,7 +65,7 @@ async def test_the_deadline_ends_a_call(timeout_s):
 
 @given(st.floats(0.0, 1e6), st.none() | st.floats(0.0, 1e6))
 def test_a_pause_is_random_up_to_its_limit_and_never_shorter_than_asked(longest_s, asked):
-    pause = _pause(ModelUnavailable("busy", retry_after_s=asked), longest_s)
+    pause = pause_before_retry(ModelUnavailable("busy", retry_after_s=asked), longest_s)
     assert (asked or 0.0) <= pause <= max(asked or 0.0, longest_s)
 
 
@@ -81,4 +81,4 @@ def test_a_pause_is_random_up_to_its_limit_and_never_shorter_than_asked(longest_
     ],
 )
 def test_only_what_may_pass_is_worth_a_pause(error, again):
-    assert (_pause(error, 1.0) is not None) is again
+    assert (pause_before_retry(error, 1.0) is not None) is again

@@ -384,8 +384,15 @@ def _compare_figure(figure: str, ours: Values, theirs: Values) -> Comparison | N
     if paired:
         ours, theirs = ({key: values[key] for key in common} for values in (ours, theirs))
     first, second = list(ours.values()), list(theirs.values())
+    clusters = _clusters(ours), _clusters(theirs)
     shares = figure == "success"
-    low, high = _interval(ours, theirs, paired, shares) or (None, None)
+    if shares:
+        interval = share_interval([each > 0 for each in first], [each > 0 for each in second], paired, clusters)
+    elif paired:
+        interval = mean_interval([there - here for here, there in zip(first, second, strict=True)], clusters[0])
+    else:
+        interval = welch_interval(first, second, clusters=clusters)
+    low, high = interval or (None, None)
     verdict = NO_DIFFERENCE
     if low is not None and high is not None and (low > 0 or high < 0):
         verdict = "higher" if low > 0 else "lower"
@@ -401,16 +408,6 @@ def _compare_figure(figure: str, ours: Values, theirs: Values) -> Comparison | N
         high=high,
         verdict=verdict,
     )
-
-
-def _interval(ours: Values, theirs: Values, paired: bool, shares: bool) -> tuple[float, float] | None:
-    first, second = list(ours.values()), list(theirs.values())
-    clusters = _clusters(ours), _clusters(theirs)
-    if shares:
-        return share_interval([value > 0 for value in first], [value > 0 for value in second], paired, clusters)
-    if paired:
-        return mean_interval([there - here for here, there in zip(first, second, strict=True)], clusters[0])
-    return welch_interval(first, second, clusters=clusters)
 
 
 def _scored(report: EvalReport) -> str:

@@ -227,11 +227,8 @@ async def play(
         result = await _step(client, agent, result, policy.attempts)
         length += 1
         if result.reward is not None:
-            reward = float(result.reward)
-            if not abs(reward) <= MOST_REWARD:
-                raise errors.StepFailed(f"a step gave the reward {reward}, which cannot be part of a score")
-            rewards.append(reward)
-        for name, part in _rubric_of(result).items():
+            rewards.append(reward_of(result.reward))
+        for name, part in rubric_of(result.metadata or {}).items():
             rubric[name] = rubric.get(name, 0.0) + part
     return EpisodeResult(
         **asdict(case),
@@ -245,9 +242,17 @@ async def play(
     )
 
 
-def _rubric_of(result: StepResult[dict[str, Any]]) -> dict[str, float]:
-    """The scores of the rubric's parts in a step; a part without a score was not evaluated."""
-    parts = (result.metadata or {}).get("rubric")
+def reward_of(reward: float) -> float:
+    """A step's reward as a number. Raises `StepFailed` if it is too large, or none that can be added up."""
+    reward = float(reward)
+    if not abs(reward) <= MOST_REWARD:
+        raise errors.StepFailed(f"a step gave the reward {reward}, which cannot be part of a return")
+    return reward
+
+
+def rubric_of(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """The scores of the rubric's parts in a step's metadata; a part without a score was not evaluated."""
+    parts = metadata.get("rubric")
     if not isinstance(parts, Mapping):
         return {}
     scores = {str(name): part for name, part in parts.items() if isinstance(part, (int, float))}
@@ -313,8 +318,16 @@ class EvalOptions:
         concurrency: Episodes at the same time, each in its own session.
         max_steps: Most steps of an episode.
         retries: Most repeats of an episode that failed because of the infrastructure, with the same seed.
+
+    Raises:
+        InvalidArgument: A number is out of its range.
     """
 
     concurrency: int = 64
     max_steps: int = 10_000
     retries: int = 2
+
+    def __post_init__(self) -> None:
+        for name, least in {"concurrency": 1, "max_steps": 1, "retries": 0}.items():
+            if getattr(self, name) < least:
+                raise InvalidArgument(f"{name} must be at least {least}: {getattr(self, name)!r}")

@@ -86,17 +86,17 @@ class TaskSignal:
             busy: Those whose group is played now, which are chosen only if all candidates are.
             random: Where the draws come from.
         """
-        candidates = [*_some(tasks, random), *_some(list(self._estimates), random)]
-        candidates = [task for task in candidates if task not in busy] or candidates
-        return max(candidates, key=lambda task: self._draw(task, random))
 
-    def _draw(self, task: int, random: Random) -> float:
-        above, below, cost = PRIOR * self._share, PRIOR * (1 - self._share), self._cost
-        estimate = self._estimates.get(task)
-        if estimate is not None:
-            left, cost = self._left_of(estimate), estimate.cost
-            above, below = above + left * estimate.above, below + left * estimate.below
-        return random.betavariate(above, below) / cost
+        def draw(task: int) -> float:
+            above, below, cost = PRIOR * self._share, PRIOR * (1 - self._share), self._cost
+            estimate = self._estimates.get(task)
+            if estimate is not None:
+                left, cost = self._left_of(estimate), estimate.cost
+                above, below = above + left * estimate.above, below + left * estimate.below
+            return random.betavariate(above, below) / cost
+
+        candidates = [*_some(tasks, random), *_some(list(self._estimates), random)]
+        return max([task for task in candidates if task not in busy] or candidates, key=draw)
 
     def _left_of(self, estimate: _Estimate) -> float:
         """What age leaves of an estimate, 0 to 1."""

@@ -246,7 +246,7 @@ class HttpClient:
     async def _exchange(
         self, head: bytes, body: bytes, stall_s: float | None, on_part: PartReader | None
     ) -> HttpAnswer:
-        connection = self._take_idle() or await self._connect()
+        connection = await self._connection()
         try:
             answer = await connection.send(head, body, self._most_bytes, stall_s, on_part)
         except BaseException:
@@ -259,17 +259,14 @@ class HttpClient:
             connection.transport.close()
         return answer
 
-    def _take_idle(self) -> HttpClientConnection | None:
-        oldest = asyncio.get_running_loop().time() - _KEEPALIVE_S
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.idle_since > oldest and not connection.transport.is_closing():
-                return connection
-            connection.transport.close()
-        return None
-
-    async def _connect(self) -> HttpClientConnection:
+    async def _connection(self) -> HttpClientConnection:
+        """An idle connection, or a new one."""
         loop, target, first = asyncio.get_running_loop(), self._url, self._proxy or self._url
+        while self._idle:
+            idle = self._idle.pop()
+            if idle.idle_since > loop.time() - _KEEPALIVE_S and not idle.transport.is_closing():
+                return idle
+            idle.transport.close()
         try:
             async with asyncio.timeout(_CONNECT_S):
                 if self._socket_path is not None:

@@ -147,7 +147,7 @@ async def within(
                 try:
                     return await call()
                 except Exception as error:
-                    pause = _pause(error, backoff.grow())
+                    pause = pause_before_retry(error, backoff.grow())
                     late = deadline is not None and pause is not None and loop.time() + pause >= deadline
                     if attempt >= retries or pause is None or late or not may_retry(error):
                         raise
@@ -162,7 +162,7 @@ async def within(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _pause(error: BaseException, longest_s: float) -> float | None:
+def pause_before_retry(error: BaseException, longest_s: float) -> float | None:
     """Seconds before another attempt; None if the error is permanent."""
     if not getattr(error, "retryable", isinstance(error, (ConnectionError, TimeoutError))):
         return None
@@ -238,7 +238,7 @@ class ServedModel(LLMClient):
             ModelFailed: The server refused the request, or its answer is invalid.
             ModelUnavailable: The server cannot be reached or is overloaded; `ModelTimeout` after `timeout_s`.
         """
-        return (await self._response([{"role": "user", "content": prompt}], kwargs)).content
+        return (await self.response_of([{"role": "user", "content": prompt}], kwargs)).content
 
     async def complete_with_tools(
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]], **kwargs: Any
@@ -246,13 +246,13 @@ class ServedModel(LLMClient):
         """Sends a conversation with tools; see `LLMClient`. Raises the errors of `complete`."""
         if tools:
             kwargs["tools"] = [self._tool(function_of(tool)) for tool in tools]
-        return await self._response(messages, kwargs)
+        return await self.response_of(messages, kwargs)
 
     def _address(self) -> Address:
         return self._address_of(self.base_url, self._key.get_secret_value())
 
     @abstractmethod
-    async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
+    async def response_of(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
         """Sends a conversation in the form of the OpenAI API."""
 
     async def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -274,7 +274,8 @@ class ServedModel(LLMClient):
         )
         return await asyncio.wrap_future(shared_loop().submit(answer))
 
-    def _garbage(self, what: str, content: Any) -> ModelFailed:
+    def unreadable_error(self, what: str, content: Any) -> ModelFailed:
+        """The error for an answer that cannot be read: it has `what`, with this content."""
         return unreadable(what, content, self.model, self._address())
 
     def _responded(self, message: Mapping[str, Any]) -> LLMResponse:
@@ -291,7 +292,7 @@ class ServedModel(LLMClient):
                 return ToolCall(str(call.get("id") or ""), function["name"], arguments)
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
-        raise self._garbage("a tool call whose arguments are not a JSON object", call)
+        raise self.unreadable_error("a tool call whose arguments are not a JSON object", call)
 
     async def aclose(self) -> None:
         """Closes the connections. A later call opens new ones."""

@@ -81,7 +81,7 @@ class OpenAIClient(ServedModel):
             sdk=sdk,
         )
 
-    async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
+    async def response_of(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
         settings = {"temperature": self.temperature, "max_tokens": self.max_tokens, **kwargs}
         if self.use_max_completion_tokens:
             settings.pop("temperature")
@@ -94,7 +94,7 @@ class OpenAIClient(ServedModel):
         except (KeyError, IndexError, TypeError):
             message = None
         if not isinstance(message, dict):
-            raise self._garbage("no chat completion", answer)
+            raise self.unreadable_error("no chat completion", answer)
         if "tools" not in kwargs:  # some servers add calls to an answer although no tool was offered
             message.pop("tool_calls", None)
         return self._responded(message)
@@ -123,7 +123,7 @@ class AnthropicClient(ServedModel):
     _address_of = staticmethod(anthropic_address)
     _tool = staticmethod(anthropic_tool)
 
-    async def _response(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
+    async def response_of(self, messages: list[dict[str, Any]], kwargs: dict[str, Any]) -> LLMResponse:
         system, turns = blocks_of(messages)
         body = {
             "model": self.model,
@@ -137,7 +137,7 @@ class AnthropicClient(ServedModel):
         answer = await self._ask("/v1/messages", body)
         blocks = answer.get("content")
         if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-            raise self._garbage("no message", answer)
+            raise self.unreadable_error("no message", answer)
         return self._responded(message_of_blocks(blocks))
 
 

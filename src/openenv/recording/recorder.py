@@ -168,25 +168,20 @@ class Recorder:
     def _write(self) -> None:
         left = len(self._lines)
         batch = max(BATCH_LINES, -(-left // MOST_BATCHES))
-        while left > 0:  # lines that arrive meanwhile wait for the next period
-            self._write_some(min(left, batch))
+        while left > 0 and self.stopped is None:  # lines that arrive meanwhile wait for the next period
+            before = self.written
+            taken = [self._lines.popleft() for _ in range(min(left, batch))]
+            try:
+                self._add([each if type(each) is bytes else self._ready(*each) for each in taken])
+            except OSError as error:
+                self._stop(error)  # it counts the lines that are still queued
+            self.dropped += len(taken) - (self.written - before)
             left -= batch
             if left > 0:
                 self._ending.wait(PAUSE_S)
         if self._meter is not None and self.dropped != self._counted:
             self._meter.add(Count.RECORDS_DROPPED, self.dropped - self._counted)
             self._counted = self.dropped
-
-    def _write_some(self, count: int) -> None:
-        if self.stopped is not None:
-            return  # `_stop` has counted the queued lines
-        before = self.written
-        taken = [self._lines.popleft() for _ in range(count)]
-        try:
-            self._add([each if type(each) is bytes else self._ready(*each) for each in taken])
-        except OSError as error:
-            self._stop(error)
-        self.dropped += count - (self.written - before)
 
     def _ready(self, line: bytes, blobs: list[Blob]) -> bytes:
         """Stores a line's blobs. Returns the line with their hashes."""

@@ -299,14 +299,9 @@ class DiskQuota:
         if self.bound is None:
             return False
         if self._added >= self.bound // _PART_OF_BOUND or self._used + self._added >= self.bound:
-            self._used, self._added = _size_of(self._folder), 0
+            self._used = self._added = 0
+            for place, _, names in os.walk(self._folder):
+                for name in names:
+                    with contextlib.suppress(OSError):  # removed meanwhile
+                        self._used += os.lstat(f"{place}/{name}").st_size
         return self._used + self._added >= self.bound
-
-
-def _size_of(folder: str) -> int:
-    size = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):  # removed meanwhile
-                size += os.lstat(f"{place}/{name}").st_size
-    return size

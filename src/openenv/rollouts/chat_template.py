@@ -124,7 +124,12 @@ class ChatTemplate:
             if not any(message.get("tool_calls") for message in messages):
                 raise
             # Most templates expect the arguments of a tool call as an object, some as the text that OpenAI sends.
-            return self._apply(messages, tools, add_generation_prompt, _unparsed)
+            return self._apply(
+                messages,
+                tools,
+                add_generation_prompt,
+                lambda given: given if isinstance(given, str) else json.dumps(given),
+            )
 
     def _apply(
         self,
@@ -183,7 +188,3 @@ def _parsed(arguments: Any) -> Any:
         with contextlib.suppress(json.JSONDecodeError):
             return json.loads(arguments)
     return arguments
-
-
-def _unparsed(arguments: Any) -> Any:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments)

@@ -292,10 +292,13 @@ class EndpointPool:
         self._timer = loop.call_at(min(opening), self._admit) if self._waiting and opening else None
 
     def _choose(self, session: str, avoid: ModelEndpoint | None, now: float) -> ModelEndpoint | None:
-        """The endpoint for a call; None if none has room now."""
+        """The endpoint for a call; None if none has room now. Raises a failure if failures closed all of them."""
         free = [endpoint for endpoint in self._endpoints if endpoint.has_room(now)]
         if not free:
-            self._check_alive(now)
+            if all(each.failure is not None and now < each.open_at for each in self._endpoints):
+                first = min(self._endpoints, key=lambda each: each.open_at)
+                message = first.failure.message if first.failure else ""
+                raise ModelUnavailable(message, retry_after_s=first.open_at - now)
             return None
         last = self._sessions.get(session)
         if last in free and last is not avoid:
@@ -306,11 +309,3 @@ class EndpointPool:
                 del self._sessions[next(iter(self._sessions))]
             self._sessions[session] = endpoint
         return endpoint
-
-    def _check_alive(self, now: float) -> None:
-        """Raises the failure of the endpoint that is tried again first, if all endpoints are closed by failures."""
-        if any(endpoint.failure is None or now >= endpoint.open_at for endpoint in self._endpoints):
-            return
-        first = min(self._endpoints, key=lambda endpoint: endpoint.open_at)
-        message = first.failure.message if first.failure else ""
-        raise ModelUnavailable(message, retry_after_s=first.open_at - now)

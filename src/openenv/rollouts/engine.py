@@ -24,13 +24,13 @@ from ..errors import (
     ModelUnavailable,
     OpenEnvError,
 )
-from ..evals.sampler import SampledTask, TaskSampler
+from ..evals.sampler import TaskSampler
 from .chat_view import ChatView
 from .groups import LiveGroup, PendingRollout, RolloutBudget, RolloutOptions, RolloutProgress, TaskFeed, TaskSource
 from .journal import GroupBegun, RecordedGroup, RolloutJournal
 from .model import Model, Sampling
 from .play import Diverged, Player, Stale, outcome_of
-from .records import Rollout, RolloutFailure, RolloutGroup, RolloutOutcome, RolloutTask
+from .records import Rollout, RolloutFailure, RolloutGroup, RolloutOutcome
 from .sessions import ForkedSession, SessionPool
 
 if TYPE_CHECKING:
@@ -345,16 +345,13 @@ class RolloutRun:
         """Begins the group of the next task. Rollouts are played while the task is awaited."""
         found = await self._feed.next()
         self._asking = False
-        if found is not None:
-            self._begin_group(*found)
-        else:
+        self._changed.set()
+        if found is None:
             self._exhausted = True
             self._news.set()
-        self._changed.set()
-
-    def _begin_group(self, task: RolloutTask, source: SampledTask | None, recorded: RecordedGroup | None) -> None:
-        """Begins a group, or goes on with that of an interrupted run."""
-        if recorded is None:
+            return
+        task, source, recorded = found
+        if recorded is None:  # else it goes on with the group of an interrupted run
             size = self._options.group_size
             recorded = RecordedGroup(GroupBegun(f"{next(self._numbers):06d}", task, [*range(size)], numbered=size))
             if self.journal is not None:

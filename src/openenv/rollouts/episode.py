@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from ..client import GenericEnvClient
 from ..errors import InvalidAction, InvalidArgument, MessageTooLarge, ModelFailed, ResetRequired, StepFailed
-from ..evals.runner import success_of
+from ..evals.runner import reward_of, rubric_of, success_of
 from ..types import StepResult
 from .chat_view import ChatCall, ChatView
 from .records import ChatMessage, RolloutTask, StepRecord, Turn
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 Result = StepResult[dict[str, Any]]
 Step = Callable[[dict[str, Any]], Awaitable[Result]]
-
-# Larger rewards: their squares overflow a float.
-_MOST_REWARD = 1e50
 
 
 async def take_step(call: ChatCall, step: Step, before: Result | None) -> tuple[StepRecord, Result | None]:
@@ -61,16 +58,8 @@ async def take_step(call: ChatCall, step: Step, before: Result | None) -> tuple[
     record.done, record.truncated = result.done, result.truncated
     record.success = success_of(result.observation, result.metadata or {})
     if result.reward is not None:
-        record.reward = float(result.reward)
-        if not abs(record.reward) <= _MOST_REWARD:
-            raise StepFailed(f"a step gave the reward {record.reward}, which cannot be part of a return")
-    parts = (result.metadata or {}).get("rubric")
-    if isinstance(parts, dict):
-        record.rubric = {
-            str(name): float(score)
-            for name, score in parts.items()
-            if isinstance(score, int | float) and abs(score) <= _MOST_REWARD
-        }
+        record.reward = reward_of(result.reward)
+    record.rubric = rubric_of(result.metadata or {})
     return record, result
 
 

@@ -135,10 +135,6 @@ def _openai_rows(folder: Path, min_reward: float | None, counts: Counter[str]) -
             yield {**row, "tools": rollout.tools} if rollout.tools else row
 
 
-def _atif_rows(folder: Path, min_reward: float | None, counts: Counter[str]) -> Iterator[dict[str, Any]]:
-    return (trajectory_of(rollout) for rollout in _with_return(folder, min_reward, counts) if rollout.turns)
-
-
 def _preference_rows(folder: Path, min_reward: float | None, counts: Counter[str]) -> Iterator[dict[str, Any]]:
     partners = _partners(folder, min_reward, counts)
     waiting: dict[str, Rollout] = {}
@@ -208,7 +204,9 @@ _ROWS: dict[str, Callable[[Path, float | None, Counter[str]], Iterator[Any]]] = 
     "preference": _preference_rows,
     "grpo": _grpo_rows,
     "openai": _openai_rows,
-    "atif": _atif_rows,
+    "atif": lambda folder, least, counts: (
+        trajectory_of(rollout) for rollout in _with_return(folder, least, counts) if rollout.turns
+    ),
 }
 
 

@@ -194,7 +194,11 @@ def resolved(schema: Any, root: Schema, most: int = _LONGEST_CHAIN) -> Schema:
         reference = schema.get("$ref")
         if isinstance(reference, str):
             beside = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = {**_referred(reference, root), **beside}
+            found: Any = root
+            for part in reference.removeprefix("#").strip("/").split("/"):
+                name = part.replace("~1", "/").replace("~0", "~")
+                found = found.get(name) if isinstance(found, Mapping) else None
+            schema = {**(found if isinstance(found, Mapping) else {}), **beside}
             continue
         if "allOf" not in schema:
             return schema
@@ -215,13 +219,6 @@ def _merged(one: Schema, other: Schema) -> dict[str, Any]:
     if len(required) > 1:
         both["required"] = [*required[0], *(name for name in required[1] if name not in required[0])]
     return both
-
-
-def _referred(reference: str, root: Schema) -> Schema:
-    found: Any = root
-    for part in reference.removeprefix("#").strip("/").split("/"):
-        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
 
 
 def _parameters(schema: Schema, root: Schema, omitted: Container[str] = ()) -> dict[str, Any]:

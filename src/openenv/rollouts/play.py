@@ -24,7 +24,7 @@ from ..errors import (
 )
 from .episode import check_invalid, reply_to, take_step
 from .groups import RolloutOptions
-from .model import Completion, Model, ModelRequest, Sampling
+from .model import Completion, Model, ModelRequest
 from .records import ChatMessage, Rollout, RolloutOutcome, TokenUsage, Turn, context_of
 from .sessions import ForkedSession, Result, SessionPool
 from .tokens import PrefixBroken, TokenHistory
@@ -206,14 +206,15 @@ class _Conversation:
         version = player.options.version()
         if player.options.is_stale(rollout, version):
             raise Stale
-        tools = player.view.tools
+        tools, sampling, most = player.view.tools, player.options.sampling, player.options.budget.tokens
+        if most is not None:  # the next completion may have what the budget has left
+            left = most - rollout.usage.completion_tokens
+            sampling = dataclasses.replace(sampling, max_tokens=min(left, sampling.max_tokens or left))
         request = ModelRequest(
             messages=self._messages,
             tools=tools,
-            sampling=self._sampling(),
-            prompt_ids=self._history.prompt_for(self._messages, player.view.tools)
-            if player.model.takes_ids
-            else None,
+            sampling=sampling,
+            prompt_ids=self._history.prompt_for(self._messages, tools) if player.model.takes_ids else None,
             context=self._history.context,
             key=f"{player.run_id}/{rollout.rollout_id}/{self._restarts}/{number}",
             session=f"{player.run_id}/{rollout.rollout_id}",
@@ -224,7 +225,7 @@ class _Conversation:
         completion = await self._completion(request)
         player.progress.answers += 1
         try:
-            turn = self._history.turn(self._messages, completion, player.view.tools)
+            turn = self._history.turn(self._messages, completion, tools)
         except PrefixBroken as broken:
             raise ModelFailed(broken.message) from broken
         if turn.version is None:
@@ -232,14 +233,6 @@ class _Conversation:
         if completion.refused:
             turn.finish_reason = "content_filter"
         return turn
-
-    def _sampling(self) -> Sampling:
-        """The sampling of the next call: no more tokens than the budget has left."""
-        sampling, most = self._player.options.sampling, self._player.options.budget.tokens
-        if most is None:
-            return sampling
-        left = most - self._rollout.usage.completion_tokens
-        return dataclasses.replace(sampling, max_tokens=min(left, sampling.max_tokens or left))
 
     async def _completion(self, request: ModelRequest) -> Completion:
         """Calls the model; repeats the call under its key while the model is unavailable."""

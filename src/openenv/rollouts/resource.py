@@ -379,7 +379,26 @@ class SessionMCPBridge:
         """
         number = request.get("id")
         try:
-            return JsonRpcResponse.success(self._answer(request), number).model_dump()
+            method, params = request.get("method"), request.get("params") or {}
+            if request.get("jsonrpc") != "2.0":
+                raise RpcError(JsonRpcErrorCode.INVALID_REQUEST, "Invalid Request: jsonrpc must be '2.0'")
+            if method not in tuple(McpMethod):
+                known = ", ".join(McpMethod)
+                raise RpcError(JsonRpcErrorCode.METHOD_NOT_FOUND, f"Method not found; there are: {known}")
+            call = read_call(method, params if isinstance(params, dict) else {}, standard=True)
+            if call.name in RESERVED_TOOL_NAMES:
+                raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, f"Reserved orchestration tool: {call.name}")
+            if call.name is None:
+                tools = self.session.list_tools()
+                result = {
+                    "tools": [
+                        {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+                        for tool in tools
+                    ]
+                }
+            else:
+                result = result_fields(self.session.call_tool(call.name, call.arguments))
+            return JsonRpcResponse.success(result, number).model_dump()
         except RpcError as fault:
             code, message = fault.code, fault.message
         except KeyError as error:
@@ -389,23 +408,6 @@ class SessionMCPBridge:
         except Exception as error:  # noqa: BLE001 - the edge to foreign code
             code, message = JsonRpcErrorCode.INTERNAL_ERROR, str(error) or type(error).__name__
         return JsonRpcResponse.error_response(JsonRpcErrorCode(code), message, request_id=number).model_dump()
-
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        method, params = request.get("method"), request.get("params") or {}
-        if request.get("jsonrpc") != "2.0":
-            raise RpcError(JsonRpcErrorCode.INVALID_REQUEST, "Invalid Request: jsonrpc must be '2.0'")
-        if method not in tuple(McpMethod):
-            raise RpcError(JsonRpcErrorCode.METHOD_NOT_FOUND, f"Method not found; there are: {', '.join(McpMethod)}")
-        call = read_call(method, params if isinstance(params, dict) else {}, standard=True)
-        if call.name is None:
-            return {"tools": [_as_listed(tool) for tool in self.session.list_tools()]}
-        if call.name in RESERVED_TOOL_NAMES:
-            raise RpcError(JsonRpcErrorCode.INVALID_PARAMS, f"Reserved orchestration tool: {call.name}")
-        return result_fields(self.session.call_tool(call.name, call.arguments))
-
-
-def _as_listed(tool: Tool) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
 
 
 def result_fields(result: ToolResult) -> dict[str, Any]:

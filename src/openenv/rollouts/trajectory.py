@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import mimetypes
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -132,18 +131,16 @@ def _content(content: Any) -> Any:
     """The content of a message: a text, or its parts."""
     if content is None or isinstance(content, str):
         return content or ""
-    return list(_parts(content))
-
-
-def _parts(content: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
     for part in content:
         url = part.get("image_url")
         address = url.get("url") if isinstance(url, dict) else url
         kind = mimetypes.guess_type(address)[0] if isinstance(address, str) else None
         if kind in _MEDIA:
-            yield {"type": "image", "source": {"media_type": kind, "path": address}}
+            parts.append({"type": "image", "source": {"media_type": kind, "path": address}})
         else:
-            yield {"type": "text", "text": part["text"] if "text" in part else json.dumps(part)}
+            parts.append({"type": "text", "text": part["text"] if "text" in part else json.dumps(part)})
+    return parts
 
 
 def _without_none(fields: dict[str, Any]) -> dict[str, Any]:

@@ -142,7 +142,11 @@ async def semantic_search(harness: ConformanceHarness) -> str:
     def lines() -> Iterator[list[Action]]:
         yield from first
         while True:
-            yield _mutated(max(tried)[2], pool, random)
+            changed = [*max(tried)[2]]
+            changed[random.randrange(len(changed))] = random.choice(pool)
+            if random.random() < 1 / 2:
+                changed.insert(random.randrange(len(changed) + 1), random.choice(pool))
+            yield changed[-SEARCH_STEPS:]
 
     async def search(session: ScoredSession, line: list[Action]) -> None:
         shares = [(await session.play(FIRST_TRIAL + number, line)).share for number in range(3)]
@@ -167,14 +171,6 @@ def _made(harness: ConformanceHarness) -> Iterator[Action]:
                 yield value
     except NoValue:
         return
-
-
-def _mutated(line: Sequence[Action], pool: Sequence[Action], random: Random) -> list[Action]:
-    changed = [*line]
-    changed[random.randrange(len(changed))] = random.choice(pool)
-    if random.random() < 1 / 2:
-        changed.insert(random.randrange(len(changed) + 1), random.choice(pool))
-    return changed[-SEARCH_STEPS:]
 
 
 @Check.of(

@@ -112,14 +112,10 @@ async def _outputs(harness: ConformanceHarness, field: CodeField, code: str) -> 
 
 def _process_of(environment: Any, _: None) -> tuple[int, str]:
     """The id and the start of the process that an environment runs in."""
-    return os.getpid(), _start_of(os.getpid())
-
-
-def _start_of(process: int) -> str:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+    start = ""
+    with contextlib.suppress(OSError):
+        start = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    return os.getpid(), start
 
 
 _REACH = """

@@ -68,12 +68,8 @@ async def semantic_oracle(harness: ConformanceHarness) -> str:
                 "correct the grader if it refuses a right answer, oracle() if its answer is wrong, or the maximum in "
                 "return_range()",
             )
-    return f"it reaches the maximum in {len(episodes)} tasks, with {_steps(episodes)}"
-
-
-def _steps(episodes: Sequence[ScoredEpisode]) -> str:
     counts = [len(each.actions) for each in episodes]
-    return f"{min(counts)} to {max(counts)} steps"
+    return f"it reaches the maximum in {len(episodes)} tasks, with {min(counts)} to {max(counts)} steps"
 
 
 @Check.of(
@@ -169,12 +165,9 @@ async def semantic_leak(harness: ConformanceHarness) -> str:
 
     shown = await scorer.each(range(len(solutions)), observations)
     for step in range(min(map(len, shown))):
-        _check_shown([each[step] for each in shown], answers, "the observation after " + _after(step), CheckFailure)
+        when = "the reset" if step == 0 else f"{step} wrong steps"
+        _check_shown([each[step] for each in shown], answers, f"the observation after {when}", CheckFailure)
     return f"observations of {len(solutions)} tasks have none of their answers"
-
-
-def _after(step: int) -> str:
-    return "the reset" if step == 0 else f"{step} wrong steps"
 
 
 @Check.of("semantic.state", "If the state has the answer, does the page at /web hide it?", "semantic.oracle")
