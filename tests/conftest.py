@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,9 @@ from hypothesis import HealthCheck, settings
 # A coroutine test that has not ended by then hangs; what it waits for takes milliseconds.
 TEST_LIMIT_S = 60.0
 JOIN_LIMIT_S = 20.0
+
+# Pydantic would look for plugins in all installed packages, in each of the processes that tests start.
+os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
 
 # Machines that run tests are shared: how long examples take says nothing about the code. Every run has the same
 # examples, so that who sees a failure has made it; with `--hypothesis-profile explore` each has new ones.

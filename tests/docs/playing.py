@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ports import held_port
+from ..warm import WarmProcess, WarmPython
 from .page import RUN, Block, Page
 
 __all__ = ["play_page", "plays"]
@@ -30,6 +31,7 @@ def play_page(
     folder: Path,
     have: frozenset[str] = frozenset(),
     python: Path = Path(sys.executable),
+    warm: WarmPython | None = None,
     **variables: str,
 ) -> None:
     """Runs what can be run.
@@ -40,16 +42,25 @@ def play_page(
         folder: An empty one.
         have: What is there of that which blocks need.
         python: Of the virtual environment in which they run.
+        warm: A process of `python` to fork, in place of one that starts.
         variables: Of the environment, besides those of this process.
 
     Raises:
         AssertionError: A block failed, or did not print what it promises; says which.
     """
     with held_port() as number:
-        _play(page, folder, str(number), have, python, variables)
+        _play(page, folder, str(number), have, python, warm, variables)
 
 
-def _play(page: Page, folder: Path, port: str, have: frozenset[str], python: Path, variables: dict[str, str]) -> None:
+def _play(
+    page: Page,
+    folder: Path,
+    port: str,
+    have: frozenset[str],
+    python: Path,
+    warm: WarmPython | None,
+    variables: dict[str, str],
+) -> None:
     blocks, home = folder / "blocks.json", folder / "home"
     blocks.write_text(json.dumps([_told(block, port) for block in page.blocks if plays(block, have)]))
     home.mkdir()
@@ -61,16 +72,21 @@ def _play(page: Page, folder: Path, port: str, have: frozenset[str], python: Pat
         "no_proxy": "*",
         **variables,
     }
-    done = subprocess.run(
-        [python, "-P", PLAYER, blocks],
-        cwd=home,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    with (folder / "said").open("w+b") as said:
+        if warm is None:
+            process: subprocess.Popen[bytes] | WarmProcess = subprocess.Popen(
+                [python, "-P", PLAYER, blocks], cwd=home, env=environment, stdout=said, stderr=said
+            )
+        else:
+            out = dict.fromkeys((1, 2), said.fileno())
+            process = warm.run(str(PLAYER), str(blocks), descriptors=out, environment=environment, folder=home)
+        try:
+            code = process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        assert code == 0, (folder / "said").read_text(errors="replace")
 
 
 def _told(block: Block, port: str) -> dict[str, Any]:

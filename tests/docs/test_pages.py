@@ -17,6 +17,7 @@ import yaml
 from openenv.project import Manifest
 from openenv.telemetry import metrics as telemetry_metrics
 
+from ..warm import WarmPython
 from . import commands, names
 from .page import NEEDS, PAGES, PLAYED_ELSEWHERE, READ, ROOT, RUN, WRITTEN, Block, Page
 from .playing import play_page, plays
@@ -34,21 +35,28 @@ played = [
 ]
 
 
+@pytest.fixture(scope="module")
+def warm_python() -> Iterator[WarmPython]:
+    """Has imported what most pages import."""
+    with WarmPython("openenv.client", "openenv.server.app", "openenv.rollouts.engine") as python:
+        yield python
+
+
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("page", played, ids=repr)
-def test_the_blocks_of_a_page_run(page: Page, tmp_path: Path) -> None:
+def test_the_blocks_of_a_page_run(page: Page, tmp_path: Path, warm_python: WarmPython) -> None:
     """In a folder of their own; each prints what it promises."""
-    play_page(page, tmp_path)
+    play_page(page, tmp_path, warm=warm_python)
 
 
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize("block", [block for block in README.blocks if plays(block)], ids=lambda block: block.place)
-def test_a_block_of_the_readme_runs_alone(block: Block, tmp_path: Path) -> None:
+def test_a_block_of_the_readme_runs_alone(block: Block, tmp_path: Path, warm_python: WarmPython) -> None:
     page = Page(README.name, "")
     page.blocks = [block]
-    play_page(page, tmp_path)
+    play_page(page, tmp_path, warm=warm_python)
 
 
 def test_the_readme_is_read_in_two_minutes() -> None:
