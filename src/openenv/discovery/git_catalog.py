@@ -19,28 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from ..errors import UsageError
 from ..project.manifest import FrontMatter
-from .catalog import (
-    AgentToolsInterface,
-    Artifact,
-    Availability,
-    CatalogError,
-    CatalogIssue,
-    CatalogSnapshot,
-    DiscoveryEntry,
-    EnvironmentCard,
-    EnvironmentSource,
-    Inventory,
-    OrchestrationInterface,
-    Owner,
-    Publisher,
-    Queries,
-    RepositoryPath,
-    RepositorySource,
-    StrictModel,
-    Words,
-    inside,
-    unique_keys,
-)
+from . import catalog
 
 _GIT_S = 60.0
 _MOST_FILE = 2**20
@@ -50,12 +29,12 @@ _CONTROLS = frozenset({"reset", "step", "state", "close"})
 _FILES = ("openenv.yaml", "pyproject.toml", "README.md", "discovery.json")
 
 
-class _Tools(StrictModel):
+class _Tools(catalog.StrictModel):
     """The tools that a `discovery.json` declares for agents, and the file that shows them."""
 
-    protocol: Words
-    names: list[Words] = Field(min_length=1, max_length=256)
-    source: RepositoryPath
+    protocol: catalog.Words
+    names: list[catalog.Words] = Field(min_length=1, max_length=256)
+    source: catalog.RepositoryPath
 
     @field_validator("names")
     @classmethod
@@ -65,15 +44,15 @@ class _Tools(StrictModel):
         return names
 
 
-class _Declaration(StrictModel):
+class _Declaration(catalog.StrictModel):
     """The contents of a `discovery.json`, all of them optional."""
 
-    description: Words | None = None
-    tags: list[Words] = Field(default_factory=list)
-    representative_queries: Queries = Field(default_factory=list)
-    license: Words | None = None
-    license_source: RepositoryPath | None = None
-    artifact_availability: Availability = "resolvable"
+    description: catalog.Words | None = None
+    tags: list[catalog.Words] = Field(default_factory=list)
+    representative_queries: catalog.Queries = Field(default_factory=list)
+    license: catalog.Words | None = None
+    license_source: catalog.RepositoryPath | None = None
+    artifact_availability: catalog.Availability = "resolvable"
     agent_tools: _Tools | None = None
 
 
@@ -91,7 +70,7 @@ class _Commit:
     def __init__(self, repository: Path, uri: str, revision: str):
         found = _REPOSITORY.fullmatch(uri)
         if found is None:
-            raise CatalogError(f"--repository-uri must be https://github.com/OWNER/NAME.git, got {uri!r}")
+            raise catalog.CatalogError(f"--repository-uri must be https://github.com/OWNER/NAME.git, got {uri!r}")
         self.uri, self.id, self._repository = uri, found["id"], repository
         # What follows --end-of-options is never an option.
         named = self._git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
@@ -109,11 +88,13 @@ class _Commit:
         """The folders directly in `root` that have a manifest."""
         prefix = "" if root == "." else f"{root}/"
         if not any(path.startswith(prefix) for path in self._blobs):
-            raise CatalogError(f"the commit has no folder {root}: give the one of the environments (--root)")
+            raise catalog.CatalogError(f"the commit has no folder {root}: give the one of the environments (--root)")
         manifests = re.compile(f"{re.escape(prefix)}[^/]+/openenv.yaml")
         found = sorted(path.rpartition("/")[0] for path in self._blobs if manifests.fullmatch(path))
         if len(found) > _MOST_ENVIRONMENTS:
-            raise CatalogError(f"{root} has {len(found)} environments: a catalog has at most {_MOST_ENVIRONMENTS}")
+            raise catalog.CatalogError(
+                f"{root} has {len(found)} environments: a catalog has at most {_MOST_ENVIRONMENTS}"
+            )
         return found
 
     def read(self, path: str) -> str | None:
@@ -142,12 +123,12 @@ class _Commit:
         try:
             done = subprocess.run(command, capture_output=True, timeout=_GIT_S, check=False)  # noqa: S603 - no shell
         except FileNotFoundError:
-            raise CatalogError("git is not installed: a catalog is read by it") from None
+            raise catalog.CatalogError("git is not installed: a catalog is read by it") from None
         except subprocess.TimeoutExpired:
-            raise CatalogError(f"git {arguments[0]} did not end within {_GIT_S:g} s") from None
+            raise catalog.CatalogError(f"git {arguments[0]} did not end within {_GIT_S:g} s") from None
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
-            raise CatalogError(f"{self._repository} cannot be read by git: {said}")
+            raise catalog.CatalogError(f"{self._repository} cannot be read by git: {said}")
         return done.stdout
 
 
@@ -169,7 +150,9 @@ class _Files(NamedTuple):
             name = f"{path}/README.md"
             readme = FrontMatter.read(texts[2] or "").values
             name = f"{path}/discovery.json"
-            declared = _Declaration.model_validate(json.loads(texts[3] or "{}", object_pairs_hook=unique_keys))
+            declared = _Declaration.model_validate(
+                json.loads(texts[3] or "{}", object_pairs_hook=catalog.unique_keys)
+            )
         except (yaml.YAMLError, UsageError, ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())[:400]
             raise _Invalid("invalid_metadata", f"{name} is invalid: {reason}") from None
@@ -257,7 +240,7 @@ def _requirement(path: str, project: Mapping[str, Any]) -> str | None:
 
 def _entry(
     commit: _Commit, path: str, scope: str, root_project: Mapping[str, Any]
-) -> tuple[DiscoveryEntry, list[CatalogIssue]]:
+) -> tuple[catalog.DiscoveryEntry, list[catalog.CatalogIssue]]:
     """One environment, and what to improve in its files."""
     files = _Files.of(commit, path)
     declared = files.declared
@@ -280,25 +263,27 @@ def _entry(
         provenance["framework_requirement"] = f"{path}/pyproject.toml#project.dependencies"
     if "spec_version" in files.manifest:
         provenance["manifest_spec_version"] = f"{path}/openenv.yaml#spec_version"
-    interfaces: list[OrchestrationInterface | AgentToolsInterface] = [OrchestrationInterface()]
+    interfaces: list[catalog.OrchestrationInterface | catalog.AgentToolsInterface] = [
+        catalog.OrchestrationInterface()
+    ]
     tools = declared.agent_tools
     if tools is not None:
         if not tools.source.startswith(f"{path}/"):
             raise _Invalid("invalid_metadata", f"{path}/discovery.json: the source of the tools must be in {path}")
         commit.require(tools.source)
-        interfaces.append(AgentToolsInterface(protocol=tools.protocol, source_revision=commit.revision))
+        interfaces.append(catalog.AgentToolsInterface(protocol=tools.protocol, source_revision=commit.revision))
         provenance["agent_tools"] = tools.source
     tags = declared.tags or files.readme.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise _Invalid("invalid_metadata", f"{path}/README.md: tags must be a list of texts")
     artifacts = []
     if declared.artifact_availability == "resolvable":
-        artifacts = [Artifact(uri=commit.uri, path=path, revision=commit.revision)]
-    card = EnvironmentCard(
+        artifacts = [catalog.Artifact(uri=commit.uri, path=path, revision=commit.revision)]
+    card = catalog.EnvironmentCard(
         name=name,
         description=description,
-        owner=Owner(authority="github.com", id=commit.id.partition("/")[0]),
-        source=EnvironmentSource(id=commit.id, uri=commit.uri, path=path, revision=commit.revision),
+        owner=catalog.Owner(authority="github.com", id=commit.id.partition("/")[0]),
+        source=catalog.EnvironmentSource(id=commit.id, uri=commit.uri, path=path, revision=commit.revision),
         artifact_availability=declared.artifact_availability,
         artifacts=artifacts,
         license=license_name,
@@ -308,7 +293,7 @@ def _entry(
         framework_requirement=requirement,
     )
     locator = hashlib.sha256(f"{commit.uri}\n{path}".encode()).hexdigest()
-    entry = DiscoveryEntry(
+    entry = catalog.DiscoveryEntry(
         identifier=f"urn:air:{scope}:{locator}:{commit.revision}",
         display_name=name,
         description=description,
@@ -321,7 +306,7 @@ def _entry(
     if not contradicts:
         return entry, []
     message = f"{path}/pyproject.toml and README.md state different licenses: state the same in both"
-    return entry, [CatalogIssue(path=path, code="license_conflict", message=message, severity="warning")]
+    return entry, [catalog.CatalogIssue(path=path, code="license_conflict", message=message, severity="warning")]
 
 
 def build_catalog(
@@ -332,7 +317,7 @@ def build_catalog(
     namespace: str = "openenv",
     revision: str = "HEAD",
     root: str = "envs",
-) -> CatalogSnapshot:
+) -> catalog.CatalogSnapshot:
     """The catalog of the environments in a folder of a Git repository, from committed files only.
 
     Args:
@@ -350,37 +335,39 @@ def build_catalog(
         CatalogError: An argument is invalid, or git cannot read the repository.
     """
     try:
-        TypeAdapter(Publisher).validate_python(publisher)
+        TypeAdapter(catalog.Publisher).validate_python(publisher)
     except ValidationError:
-        raise CatalogError(f"the publisher must be a DNS name such as example.org, got {publisher!r}") from None
+        raise catalog.CatalogError(
+            f"the publisher must be a DNS name such as example.org, got {publisher!r}"
+        ) from None
     if not re.fullmatch(r"[\w.-]+", namespace, re.ASCII):
-        raise CatalogError(f"the namespace may have letters, digits, . _ and -, got {namespace!r}")
+        raise catalog.CatalogError(f"the namespace may have letters, digits, . _ and -, got {namespace!r}")
     try:
-        inside(root)
+        catalog.inside(root)
     except ValueError as error:
-        raise CatalogError(f"root {error}, got {root!r}") from None
+        raise catalog.CatalogError(f"root {error}, got {root!r}") from None
     commit = _Commit(Path(repository), repository_uri, revision)
     paths = commit.environments(root)
-    entries: list[DiscoveryEntry] = []
-    issues: list[CatalogIssue] = []
+    entries: list[catalog.DiscoveryEntry] = []
+    issues: list[catalog.CatalogIssue] = []
     try:
         root_project = _project("pyproject.toml", commit.read("pyproject.toml"))
     except _Invalid as error:
-        raise CatalogError(str(error)) from None
+        raise catalog.CatalogError(str(error)) from None
     for path in paths:
         try:
             entry, remarks = _entry(commit, path, f"{publisher}:{namespace}", root_project)
         except (_Invalid, ValidationError) as error:
             code = error.code if isinstance(error, _Invalid) else "invalid_metadata"
             said = " ".join(str(error).split())[:400]
-            issues.append(CatalogIssue(path=path, code=code, message=said, severity="error"))
+            issues.append(catalog.CatalogIssue(path=path, code=code, message=said, severity="error"))
         else:
             entries.append(entry)
             issues += remarks
-    snapshot = CatalogSnapshot(
+    snapshot = catalog.CatalogSnapshot(
         publisher=publisher,
-        source=RepositorySource(id=commit.id, uri=commit.uri, revision=commit.revision),
-        inventory=Inventory(root=root, paths=paths),
+        source=catalog.RepositorySource(id=commit.id, uri=commit.uri, revision=commit.revision),
+        inventory=catalog.Inventory(root=root, paths=paths),
         entries=entries,
         issues=issues,
         complete=not any(issue.severity == "error" for issue in issues),

@@ -15,7 +15,6 @@ from pydantic import ConfigDict, Field
 
 from .. import errors
 from ..client import GenericEnvClient
-from ..errors import InvalidArgument
 from ..types import StepResult
 from .policy import Agent, Policy
 from .sampler import TaskSampler
@@ -64,18 +63,18 @@ def parse_seeds(text: str) -> list[int]:
     for part in text.split(","):
         match = _PART.fullmatch(part.strip())
         if match is None:
-            raise InvalidArgument(
+            raise errors.InvalidArgument(
                 f"{text!r:.80} are not seeds: write a range (0-199), a list (1,2,5), or both (0-9,20)"
             )
         first = int(match[1])
         last = first if match[2] is None else int(match[2])
         if last < first or last > MOST_SEED or last - first >= 10_000_000:
-            raise InvalidArgument(f"the range of seeds {part.strip()!r:.80} must rise, to {MOST_SEED} at most")
+            raise errors.InvalidArgument(f"the range of seeds {part.strip()!r:.80} must rise, to {MOST_SEED} at most")
         found += range(first, last + 1)
     seen: set[int] = set()
     for seed in found:
         if seed in seen:
-            raise InvalidArgument(f"seed {seed} is listed twice: the second episode would be the same")
+            raise errors.InvalidArgument(f"seed {seed} is listed twice: the second episode would be the same")
         seen.add(seed)
     return found
 
@@ -96,7 +95,7 @@ def cases_of_seeds(seeds: Sequence[int], episodes: int | None) -> list[Case]:
         InvalidArgument: The seeds are fewer than `episodes`.
     """
     if episodes is not None and episodes > len(seeds):
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"{episodes} episodes need as many seeds, got {len(seeds)} seeds: give more (0-{episodes - 1}), or "
             "derive all from one with --seed S"
         )
@@ -117,10 +116,10 @@ def cases_of_tasks(count: int, split: str, seed: int, episodes: int | None = Non
         InvalidArgument: The split has no tasks, or fewer than requested.
     """
     if count < 1:
-        raise InvalidArgument(f"split {split!r} has no tasks")
+        raise errors.InvalidArgument(f"split {split!r} has no tasks")
     most = count * repeats
     if episodes is not None and episodes > most:
-        raise InvalidArgument(
+        raise errors.InvalidArgument(
             f"{episodes} episodes need as many tasks, and split {split!r} has {count}: leave --episodes out, or "
             f"play each more often (--repeats {-(-episodes // count)})"
         )
@@ -330,4 +329,4 @@ class EvalOptions:
     def __post_init__(self) -> None:
         for name, least in {"concurrency": 1, "max_steps": 1, "retries": 0}.items():
             if getattr(self, name) < least:
-                raise InvalidArgument(f"{name} must be at least {least}: {getattr(self, name)!r}")
+                raise errors.InvalidArgument(f"{name} must be at least {least}: {getattr(self, name)!r}")

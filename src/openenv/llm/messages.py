@@ -175,12 +175,16 @@ def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _parts(parts: Iterable[Mapping[str, Any]]) -> list[Any]:
-    return [{"type": "image", "source": _source(_url(part))} if _is_image(part) else part for part in parts]
-
-
-def _source(url: str) -> dict[str, str]:
-    kind, comma, data = url.removeprefix("data:").partition(";base64,")
-    return {"type": "base64", "media_type": kind, "data": data} if comma else {"type": "url", "url": url}
+    found: list[Any] = []
+    for part in parts:
+        if not _is_image(part):
+            found.append(part)
+            continue
+        url = _url(part)
+        kind, comma, data = url.removeprefix("data:").partition(";base64,")
+        source = {"type": "base64", "media_type": kind, "data": data} if comma else {"type": "url", "url": url}
+        found.append({"type": "image", "source": source})
+    return found
 
 
 def _is_image(part: Mapping[str, Any]) -> bool:
@@ -201,7 +205,14 @@ def items_of(messages: Iterable[Mapping[str, Any]]) -> tuple[str, list[dict[str,
     items: list[dict[str, Any]] = []
     for message in messages:
         role, content = message.get("role"), message.get("content")
-        given = _input_parts(content) if isinstance(content, list) else content or ""
+        given = content or ""
+        if isinstance(content, list):
+            given = [
+                {"type": "input_image", "image_url": _url(part)}
+                if _is_image(part)
+                else {"type": "input_text", "text": part.get("text", "")}
+                for part in content
+            ]
         if role == "system":
             instructions.append(text_of(content))
         elif role == "tool":
@@ -236,12 +247,3 @@ def message_of_items(items: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return assistant_message(
         "".join(text), calls, refusal="".join(refusals), reasoning_content=reasoning, reasoning_items=thoughts
     )
-
-
-def _input_parts(parts: Iterable[Mapping[str, Any]]) -> list[Any]:
-    return [
-        {"type": "input_image", "image_url": _url(part)}
-        if _is_image(part)
-        else {"type": "input_text", "text": part.get("text", "")}
-        for part in parts
-    ]

@@ -142,7 +142,11 @@ def episode_record(episode_id: str, rollout: Rollout) -> EpisodeRecord:
 
 def _last_replies(turn: Turn) -> list[ChatMessage]:
     """The replies to the tool calls of a turn after which there is no prompt."""
-    replies = {step.call_id: step.error or _text(step.observation) for step in turn.steps}
+    replies: dict[str, str] = {}
+    for step in turn.steps:
+        seen = step.error or step.observation
+        text = "" if seen is None else json.dumps(seen, sort_keys=True)
+        replies[step.call_id] = seen if isinstance(seen, str) else text
     return [
         {
             "role": "tool",
@@ -152,10 +156,6 @@ def _last_replies(turn: Turn) -> list[ChatMessage]:
         }
         for call in turn.completion.get("tool_calls") or ()
     ]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else json.dumps(value, sort_keys=True)
 
 
 class ResultsFile:

@@ -147,7 +147,9 @@ def rollouts(
         connections=connections,
         metadata=metadata or {},
     )
-    return RolloutRun(model, tasks, options, _client_options_of(env, client_options))
+    is_url = isinstance(env, str) or (isinstance(env, Sequence) and all(isinstance(url, str) for url in env))
+    place = "base_url" if is_url else "env" if isinstance(env, type | partial) else "app"
+    return RolloutRun(model, tasks, options, {place: env, **client_options})
 
 
 class RolloutRun:
@@ -612,12 +614,3 @@ def _may_succeed(error: OpenEnvError) -> bool:
     if isinstance(error, EnvironmentCrashed):
         return error.signal is not None  # killed from outside
     return error.blame == "infrastructure" and not isinstance(error, ModelFailed | JournalFailed)
-
-
-def _client_options_of(env: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `GenericEnvClient` for an environment."""
-    if isinstance(env, str) or (isinstance(env, Sequence) and all(isinstance(url, str) for url in env)):
-        return {"base_url": env, **options}
-    if isinstance(env, type | partial):
-        return {"env": env, **options}
-    return {"app": env, **options}

@@ -9,17 +9,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from ..errors import InvalidArgument, ModelFailed
-from ..llm.messages import (
-    TextParser,
-    anthropic_tool,
-    blocks_of,
-    function_of,
-    items_of,
-    message_of_blocks,
-    message_of_items,
-    parse_hermes,
-    text_of,
-)
+from ..llm import messages
 from ..llm.vendors import REASONING, anthropic_address, openai_address
 from .endpoint_model import EndpointModel
 from .model import Completion, ModelRequest, Sampling
@@ -109,7 +99,7 @@ class OpenAIModel(EndpointModel):
         *,
         token_ids: bool | None = None,
         ids: Literal["completions", "input_ids"] | None = None,
-        parser: TextParser = parse_hermes,
+        parser: messages.TextParser = messages.parse_hermes,
         **settings: Any,
     ):
         super().__init__(name, base_url, api_key, **settings)
@@ -149,7 +139,7 @@ class OpenAIModel(EndpointModel):
         body["messages"] = request.messages
         if request.tools:
             if self._tools[0] != request.tools:  # most often they are those of the request before
-                functions = [{"type": "function", "function": function_of(tool)} for tool in request.tools]
+                functions = [{"type": "function", "function": messages.function_of(tool)} for tool in request.tools]
                 self._tools = [*request.tools], functions
             body["tools"] = self._tools[1]
         if self._with_ids:
@@ -194,7 +184,7 @@ def sampling_fields(sampling: Sampling) -> dict[str, Any]:
 
 def _assistant(message: Mapping[str, Any]) -> ChatMessage:
     """An answer's message with the fields that a conversation keeps."""
-    kept: ChatMessage = {"role": "assistant", "content": text_of(message.get("content"))}
+    kept: ChatMessage = {"role": "assistant", "content": messages.text_of(message.get("content"))}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     for name, value in {**message, "reasoning_content": reasoning}.items():
         if name in ("tool_calls", "refusal", "reasoning_content") and value:
@@ -242,7 +232,7 @@ class ResponsesModel(EndpointModel):
     _answer_of = staticmethod(response_answer)
 
     def call_of(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
-        instructions, items = items_of(request.messages)
+        instructions, items = messages.items_of(request.messages)
         body = {"input": items, "store": False, **sampling_fields(request.sampling)}
         if body.pop("stop", None):
             raise InvalidArgument("Sampling.stop is unknown to responses: leave it out, or use OpenAIModel")
@@ -251,13 +241,15 @@ class ResponsesModel(EndpointModel):
         if request.sampling.max_tokens is not None:
             body["max_output_tokens"] = request.sampling.max_tokens
         if request.tools:
-            body["tools"] = [{"type": "function", "strict": False, **function_of(tool)} for tool in request.tools]
+            body["tools"] = [
+                {"type": "function", "strict": False, **messages.function_of(tool)} for tool in request.tools
+            ]
         if REASONING.match(self.name):
             body["include"] = ["reasoning.encrypted_content"]
         return "/responses", body
 
     def completion_of(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
-        message = message_of_items(answer["output"])
+        message = messages.message_of_items(answer["output"])
         cut = (answer.get("incomplete_details") or {}).get("reason")
         finish = {"max_output_tokens": "length", None: "tool_calls" if message.get("tool_calls") else "stop"}.get(
             cut, cut
@@ -305,7 +297,7 @@ class AnthropicModel(EndpointModel):
 
     def call_of(self, request: ModelRequest) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
-        system, turns = blocks_of(request.messages)
+        system, turns = messages.blocks_of(request.messages)
         body: dict[str, Any] = {
             "messages": turns,
             "max_tokens": sampling.max_tokens or _MAX_TOKENS,
@@ -315,12 +307,12 @@ class AnthropicModel(EndpointModel):
             "stop_sequences": list(sampling.stop) or None,
         }
         if request.tools:
-            body["tools"] = [anthropic_tool(function_of(tool)) for tool in request.tools]
+            body["tools"] = [messages.anthropic_tool(messages.function_of(tool)) for tool in request.tools]
         fields = {name: value for name, value in body.items() if value is not None}
         return "/v1/messages", {**fields, **sampling.extra}
 
     def completion_of(self, answer: dict[str, Any], request: ModelRequest) -> Completion:
-        message, usage = message_of_blocks(answer["content"]), answer.get("usage") or {}
+        message, usage = messages.message_of_blocks(answer["content"]), answer.get("usage") or {}
         reason = answer.get("stop_reason")
         cached = usage.get("cache_read_input_tokens") or 0
         written = usage.get("cache_creation_input_tokens") or 0
