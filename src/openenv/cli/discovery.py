@@ -6,19 +6,17 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from ..errors import MissingExtra, UsageError
 from ..project.catalog import EnvironmentEntry, entries
 from .terminal import FILE, FOLDER, PATH, ProgressBar, pairs, print_json, table_lines, tame
-
-if TYPE_CHECKING:
-    from ..discovery.sources import AvailableEnvironment
 
 # Packages may import slow modules.
 IMPORT_S = 60.0
@@ -169,7 +167,7 @@ def discover(
     """
     chosen = pairs("--filter", filters)
     if catalog is None:
-        _discover_here(query, _sources(local, query, hub), chosen, limit, as_json)
+        _discover_here(query, local, hub, chosen, limit, as_json)
         return
     from ..discovery import load_catalog, search_catalog
 
@@ -191,23 +189,16 @@ def discover(
     _say_if_none(len(matches), query)
 
 
-def _sources(folder: Path, query: str, hub: bool) -> Iterator[AvailableEnvironment]:
+def _discover_here(query: str, folder: Path, hub: bool, filters: dict[str, str], limit: int, as_json: bool) -> None:
     from ..discovery import sources
 
-    yield from chain(sources.installed(), sources.local(folder))
-    if hub:
-        from ..project.hub import Hub
+    with ExitStack() as stack:
+        found = chain(sources.installed(), sources.local(folder))
+        if hub:
+            from ..project.hub import Hub
 
-        with Hub() as there:
-            yield from sources.spaces(there, query)
-
-
-def _discover_here(
-    query: str, found: Iterator[AvailableEnvironment], filters: dict[str, str], limit: int, as_json: bool
-) -> None:
-    from ..discovery.sources import search
-
-    matches = search(found, query, filters, limit)
+            found = chain(found, sources.spaces(stack.enter_context(Hub()), query))
+        matches = sources.search(found, query, filters, limit)
     if as_json:
         results: list[dict[str, Any]] = [{**each._asdict(), "score": score} for score, each in matches]
         print_json({"results": results, "metadataOnly": True})

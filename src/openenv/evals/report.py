@@ -165,6 +165,10 @@ def summary_of(episodes: Sequence[EpisodeResult], planned: int, success_at: floa
     by_blame: dict[str, Counter[str]] = {}
     for failure in failures:
         by_blame.setdefault(failure.blame, Counter())[failure.error] += 1
+    clusters = _clusters(episode.key for episode in episodes)
+    varied: Literal["seeds", "tasks", "repeats"] = "repeats" if len(set(clusters)) == 1 < len(clusters) else "tasks"
+    if any(episode.index is None for episode in episodes):
+        varied = "seeds"
     return EvalSummary(
         planned=planned,
         played=len(episodes),
@@ -177,7 +181,7 @@ def summary_of(episodes: Sequence[EpisodeResult], planned: int, success_at: floa
         failures={blame: dict(counts.most_common()) for blame, counts in sorted(by_blame.items())},
         examples={failure.error: failure.message for failure in reversed(failures)},
         repeated=sum(episode.attempts > 1 for episode in episodes),
-        intervals_over=_varied(episodes),
+        intervals_over=varied,
         tasks=tasks,
         pass_at=[chance for chance in chances if chance is not None and chance.k > 1],
         tokens=sample_of([*tokens.values()], _clusters(tokens)),
@@ -200,14 +204,6 @@ def report_of(episodes: list[EpisodeResult], planned: int, about: RunInfo) -> Ev
 def _clusters(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """The cluster of each case, by its key: one per task or seed, with its repeats."""
     return [key[:2] for key in keys]
-
-
-def _varied(episodes: Sequence[EpisodeResult]) -> Literal["seeds", "tasks", "repeats"]:
-    """The randomness that the intervals cover."""
-    if any(episode.index is None for episode in episodes):
-        return "seeds"
-    clusters = _clusters(episode.key for episode in episodes)
-    return "repeats" if len(set(clusters)) == 1 < len(clusters) else "tasks"
 
 
 def _tasks(scores: Values, successes: Mapping[tuple[Any, ...], bool]) -> list[TaskSummary]:

@@ -142,7 +142,7 @@ def episode_record(episode_id: str, rollout: Rollout) -> EpisodeRecord:
 
 def _last_replies(turn: Turn) -> list[ChatMessage]:
     """The replies to the tool calls of a turn after which there is no prompt."""
-    replies: dict[str, str] = {}
+    replies: dict[str | None, str] = {}
     for step in turn.steps:
         seen = step.error or step.observation
         text = "" if seen is None else json.dumps(seen, sort_keys=True)

@@ -181,19 +181,15 @@ def _declared_in(observation: Any, chat: Chat) -> ModelContent:
         images = [image for image in images if image is not None]
     if chat.observation is None:
         return ModelContent(text_of({name: fields[name] for name in fields if name not in chat.images}), images)
-    return ModelContent(_filled(chat.observation, fields), images)
-
-
-def _filled(template: str, fields: Mapping[str, Any]) -> str:
     parts = []
-    for text, name, _, _ in Formatter().parse(template):
+    for text, name, _, _ in Formatter().parse(chat.observation):
         parts.append(text)
         if name is not None:
             value = _value(name, fields)
             if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
                 value = "\n".join(value)
             parts.append(value if isinstance(value, str) else "" if value is None else _json(value))
-    return "".join(parts).rstrip()
+    return ModelContent("".join(parts).rstrip(), images)
 
 
 def _value(name: str, fields: Mapping[str, Any]) -> Any:
