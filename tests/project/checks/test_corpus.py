@@ -51,8 +51,10 @@ def warm_processes() -> Iterator[None]:
 def reports(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reports]:
     """The reports of all cases that tests of this run ask for, some of them at a time."""
 
+    folder = tmp_path_factory.mktemp("corpus")  # the factory is not for several threads
+
     def examined(case: Case) -> ValidationReport:
-        project = case.write(tmp_path_factory.mktemp(case.name))
+        project = case.write(folder / case.name)
         return examine(str(project), Level(case.level), case.call_s, sessions=case.sessions, episodes=EPISODES)
 
     wanted = {
