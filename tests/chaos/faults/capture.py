@@ -10,13 +10,15 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from ...model_server.tokens import END, PairTokenizer
 from ...ports import held_port
 from ..proxy import Proxy
-from ..served import HERE, MARK, holds, own_environ
+from ..served import HERE, MARK, PEER_PYTHON, holds, own_environ
 from ..trial import Trial, fault
 
 AGENTS = 200
@@ -24,7 +26,6 @@ TIMES = 10
 # A call takes 8 ms of the SDK alone.
 AGENT_PROCESSES = 2
 ADMIN = "the-admin-key"
-PEER = "its proxy keeps sessions in memory alone: a killed one loses all of them"
 
 
 class Program:
@@ -33,13 +34,14 @@ class Program:
     Args:
         trial: The trial that it ends with.
         command: Its arguments after the name of Python; `{port}` is its port.
+        python: Its Python.
     """
 
-    def __init__(self, trial: Trial, *command: str):
+    def __init__(self, trial: Trial, *command: str, python: str | Path = sys.executable):
         self.port = trial.enter(held_port())
-        self._command = [sys.executable, *(part.replace("{port}", str(self.port)) for part in command)]
+        self._command = [str(python), *(part.replace("{port}", str(self.port)) for part in command)]
         self._environ = {
-            **own_environ("ours"),
+            **own_environ(trial.system),
             MARK: f"{os.getpid()}-{trial.folder.name}",
             "OPENENV_CAPTURE_ADMIN_KEY": ADMIN,
         }
@@ -73,7 +75,8 @@ class Program:
 def asked(url: str, body: Any = None) -> Any:
     """The answer of a route of the proxy that needs the admin key."""
     data = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(url, data, {"authorization": f"Bearer {ADMIN}"}), timeout=10.0) as answer:
+    headers = {"authorization": f"Bearer {ADMIN}", "content-type": "application/json"}
+    with urlopen(Request(url, data, headers), timeout=10.0) as answer:
         return json.load(answer)
 
 
@@ -106,14 +109,16 @@ class Scene:
             str(self.log),
             "--latency-s",
             "0.02",
-            "--remember",
+            *(("--remember",) if trial.ours else ()),  # the released proxy sends no keys
         )
         self.cuts = [trial.enter(Proxy(self.engine.port, trial.seed))]
-        self.proxy = Program(
-            trial,
-            *("-m", "openenv", "capture", "serve", f"{self.cuts[0].url}/v1", "--port", "{port}"),
-            *("--folder", str(trial.folder / "captured")),
-        )
+        engine = f"{self.cuts[0].url}/v1"
+        if trial.ours:
+            command = ("openenv", "capture", "serve", engine, "--folder", str(trial.folder / "captured"))
+        else:
+            command = ("openenv.core.harness.capture.server", "--llm-url", engine, "--capture-level", "tokens")
+        python = sys.executable if trial.ours else PEER_PYTHON
+        self.proxy = Program(trial, "-m", *command, "--port", "{port}", python=python)
         self.cuts.append(trial.enter(Proxy(self.proxy.port, trial.seed + 1)))
         trial.check(holds(lambda: is_up(self.proxy.url), 30.0) is not None, "the proxy is up")
         for number in range(AGENTS):
@@ -157,6 +162,25 @@ class Scene:
                 found |= json.loads(program.communicate()[0])
         return found
 
+    def _check_peer(self, told: dict[str, Any]) -> None:
+        """The same of the released proxy, whose turns name no call and no parent."""
+        trial, samples = self._trial, self.samples
+        complete = sum(facts["error"] is None for facts in told.values())
+        errors = sorted({facts["error"] for facts in told.values() if facts["error"] is not None})
+        trial.check(complete >= 0.95 * AGENTS, f"{complete} of {AGENTS} agents complete, others: {errors}")
+        again = len(samples) - len({sample["content"] for sample in samples})
+        trial.check(not again, "no call was sampled twice", f"{again} calls were sampled again")
+        gone, gaps = 0, 0
+        for session, facts in told.items():
+            try:
+                turns = asked(f"{self.proxy.url}/sessions/{session}/rollout?include_messages=1")["turns"]
+            except HTTPError:
+                gone += 1
+                continue
+            gaps += [turn["response_message"]["content"] for turn in turns] != facts["answers"]
+        trial.check(not gone, "each session has its record", f"{gone} sessions have no record")
+        trial.check(not gaps, "each trace is one chain", f"{gaps} traces have gaps, or turns twice")
+
     def _count(self) -> int:
         return self.log.read_bytes().count(b"\n") if self.log.exists() else 0
 
@@ -167,6 +191,9 @@ class Scene:
             told: What the agents have.
         """
         trial, samples = self._trial, self.samples
+        if not trial.ours:
+            self._check_peer(told)
+            return
         keys: dict[str, set[str]] = defaultdict(set)
         for sample in samples:
             keys[sample["content"]].add(sample["key"])
@@ -204,7 +231,6 @@ class Scene:
 @fault(
     f"capture: every connection of {AGENTS} agents and of the engine cut at a random byte, {TIMES} times",
     "every agent is complete; no call is sampled twice; recorded ids are those that were sampled",
-    peer=PEER,
 )
 def connections_cut(trial: Trial) -> None:
     scene = Scene(trial)
@@ -227,7 +253,6 @@ def _restarted(program: Program) -> Callable[[], None]:
 @fault(
     f"capture: the proxy of {AGENTS} agents is killed (SIGKILL) and started again, {TIMES} times",
     "every agent is complete; no call is sampled twice; recorded ids are those that were sampled",
-    peer=PEER,
 )
 def proxy_killed(trial: Trial) -> None:
     scene = Scene(trial)
@@ -237,7 +262,6 @@ def proxy_killed(trial: Trial) -> None:
 @fault(
     f"capture: the engine of {AGENTS} agents is killed (SIGKILL) and started again, {TIMES} times",
     "every agent is complete; no call is sampled twice; recorded ids are those that were sampled",
-    peer=PEER,
 )
 def engine_killed(trial: Trial) -> None:
     scene = Scene(trial)
@@ -247,7 +271,7 @@ def engine_killed(trial: Trial) -> None:
 @fault(
     f"capture: a worker process of the environment of {AGENTS} agents is killed (SIGKILL), {TIMES} times",
     "a lost episode is SessionLost, and another one begins; every agent is complete; recorded ids are those sampled",
-    peer=PEER,
+    peer="see kill -9 of one worker of four",
 )
 def environment_killed(trial: Trial) -> None:
     scene, server = Scene(trial), trial.serve("async", workers=4, sessions=4 * AGENTS)
