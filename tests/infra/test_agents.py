@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import re
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +15,10 @@ import pytest
 from openenv.agents import AgentEnvironment, AgentOutcome, AgentProgram, AgentTask, DockerSandbox, RunAgent, Sandbox
 from openenv.capture import CaptureServer
 from openenv.errors import LaunchFailed
+from openenv.harbor.checks import check_task
 from tests.agents.contract import SandboxContract
 from tests.agents.planted import PROGRAM, TESTS, planted, sum_fault
+from tests.harbor.written import write_task
 from tests.infra.parts.dockerd import dockerd
 from tests.infra.parts.image import base_of
 from tests.model_server import model_server
@@ -101,3 +105,30 @@ def test_an_agent_in_use_solves_a_task(agent: str, image: str | None, tmp_path: 
     outcome, segments = solved(agent, image, tmp_path)
     assert (outcome.reward, outcome.status, segments) == (1.0, "finished", 1), outcome
     assert "+    return a + b" in outcome.diff
+
+
+@pytest.mark.parametrize("image", ["docker"], indirect=True)
+def test_a_task_of_harbor_runs_in_its_image(image: str, tmp_path: Path) -> None:
+    folder = write_task(
+        tmp_path,
+        dockerfile=f"FROM {image}\nRUN echo done > /made\nWORKDIR /app\n",
+        solve="#!/bin/sh\ncp /made result.txt\n",
+    )
+    check = asyncio.run(check_task(folder, "docker"))
+    assert (check.faults, check.oracle, check.nothing) == ([], 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("image", "sentence"),
+    [
+        (IMAGE, f"starting a container of|{IMAGE} runs no command"),
+        ("openenv-test-missing:1", "pulling openenv-test-missing:1 failed"),
+    ],
+)
+def test_a_task_of_harbor_whose_image_does_not_start_is_one_fault(image: str, sentence: str, tmp_path: Path) -> None:
+    folder = write_task(tmp_path, toml=f"[environment]\ndocker_image = '{image}'\n")
+    check = asyncio.run(check_task(folder, "docker"))
+    (fault,) = check.faults
+    assert re.search(sentence, fault), fault
+    assert "\n" not in fault
+    assert (check.oracle, check.nothing) == (None, None)

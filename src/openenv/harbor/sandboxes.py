@@ -191,7 +191,8 @@ async def task_image(task: HarborTask) -> tuple[str, str]:
         raise UsageError(f"task {task.name} has no image: add {task.context.name}/Dockerfile, or name a docker_image")
 
     def build() -> tuple[str, str]:
-        with docker_errors(f"the image of task {task.name}", {}):
+        what = f"pulling {task.image}" if task.image else "building its image"
+        with docker_errors(f"task {task.name}: {what}", {}):
             images = docker_client().images
             if task.image is None:
                 image, _ = images.build(path=str(task.context), rm=True, timeout=int(task.build_timeout_s))
