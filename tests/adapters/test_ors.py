@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("openreward", reason="the SDK pins packages that others here have in other versions")
+pytest.importorskip("openreward", reason="its versions of other packages exclude those of requirements-dev.txt")
 
 from openenv import GenericEnvClient
 from openenv.errors import EnvironmentFailed, InvalidAction, InvalidArgument, ResetRequired, UsageError

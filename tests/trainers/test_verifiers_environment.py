@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,16 @@ import pytest
 
 from openenv.rollouts import FunctionModel, Rollout, RolloutOutcome, RolloutTask, rollouts
 
+from ..model_server import ModelReply, model_server
 from .environments import served
 
-pytest.importorskip("verifiers.v1", reason="verifiers pins packages that other trainers have in another version")
+vf = pytest.importorskip("verifiers.v1", reason="verifiers pins packages that other trainers have in another version")
 
-from openenv.adapters.verifiers_environment import verifiers_environment
-from openenv.errors import UsageError
-from openenv.project.target import load
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config  # noqa: E402
+
+from openenv.adapters.verifiers_environment import verifiers_environment  # noqa: E402
+from openenv.errors import UsageError  # noqa: E402
+from openenv.project.target import load  # noqa: E402
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]  # their own warnings
 
@@ -180,3 +185,51 @@ def test_the_configuration_chooses_the_split() -> None:
 def test_what_cannot_be_served_is_one_clear_error(target: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         load(target)
+
+
+UV = f"""#!/bin/sh
+[ "$1" = sync ] || echo {sys.executable}
+"""
+
+
+@pytest.fixture
+def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of uv, which installs what programs of verifiers need: they run with this interpreter."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "uv").write_text(UV)
+    (tmp_path / "bin" / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+
+def original(index: int, policy: Any) -> dict[str, float]:
+    """The rewards of the task in verifiers' own program."""
+
+    async def play() -> Any:
+        player = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
+        environment = load_environment(resolve_env_config({"taskset": {"id": "their_talk"}, "player": player}))
+        task = [*environment.taskset.take(index + 1)][index]
+        client = vf.EvalClientConfig(base_url=f"{server.url}/v1", api_key_var="-")
+        async with environment.serving():
+            return await environment.run_episode(task, vf.ModelContext(model="policy", client=client))
+
+    with model_server(policies={"policy": lambda messages, tools: ModelReply(policy(messages))}) as server:
+        (trace,) = asyncio.run(play()).traces
+    return {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
+
+
+@pytest.mark.usefixtures("uv")
+def test_it_is_equal_to_the_original_step_by_step() -> None:
+    read: list[Any] = []
+
+    def policy(messages: Any) -> str:
+        # Rollouts begin with a system prompt of their own.
+        read.append([message["content"] for message in messages if message["role"] != "system"])
+        return f"word {len(read[-1])}"
+
+    rewards = original(4, policy)
+    theirs, read = read, []
+    (rollout,) = played("verifiers:their_talk?limit=5", policy, train(4))
+    assert rollout.rubric == rewards == {"words": 3.0}
+    assert read == theirs
+    assert len(read) == 3
