@@ -165,6 +165,7 @@ class Scene:
     def _check_peer(self, told: dict[str, Any]) -> None:
         """The same of the released proxy, whose turns name no call and no parent."""
         trial, samples = self._trial, self.samples
+        holds(lambda: is_up(self.proxy.url), 30.0)
         complete = sum(facts["error"] is None for facts in told.values())
         errors = sorted({facts["error"] for facts in told.values() if facts["error"] is not None})
         trial.check(complete >= 0.95 * AGENTS, f"{complete} of {AGENTS} agents complete, others: {errors}")
