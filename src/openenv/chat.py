@@ -134,7 +134,8 @@ class Chat(BaseModel):
             )
 
     Attributes:
-        system: The system prompt. If it is empty, the description of the environment.
+        system: The system prompt. None: the description of the environment, and the form of an answer in text. Empty:
+            no system prompt.
         observation: How an observation reads: a text with names of its fields in braces. Dots lead into a field:
             `{player.health}`; `{{` is a brace. A text is inserted as it is, a list of texts as lines, null as
             nothing, any other value as JSON. None: a field such as `text` or `message`, the only string, or all of it
@@ -150,7 +151,7 @@ class Chat(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    system: str = ""
+    system: str | None = None
     observation: str | None = None
     images: tuple[str, ...] = ()
     answer: Literal["tools"] | Annotated[TextAnswer, Field(discriminator="kind")] = "tools"

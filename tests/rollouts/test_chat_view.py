@@ -202,6 +202,11 @@ def test_an_action_of_one_field_is_the_text_in_the_tag() -> None:
     assert view.system == "A game.\n\nEnd each answer with <guess>...</guess>."
 
 
+def test_an_empty_system_prompt_is_none() -> None:
+    view = ChatView.of(Chat(answer=TagAnswer(tag="guess"), system=""), GUESS, description="A game.")
+    assert view.begin({"text": "Go."}) == [{"role": "user", "content": "Go."}]
+
+
 LARGE = '{"row": 1' + "0" * 25 + "}"
 DEEP = "[" * 100_000
 NESTED = "[" * 500 + "]" * 500

@@ -121,8 +121,8 @@ class ChatView:
         else:
             objects = [each for each in variants_of(action_schema) if not uses_tools(each)]
             variants = [inlined(each, action_schema) for each in objects]
-        view = cls(declared, declared.system or description, unique(functions), variants)
-        if not declared.system and declared.answer != "tools":
+        view = cls(declared, description if declared.system is None else declared.system, unique(functions), variants)
+        if declared.system is None and declared.answer != "tools":
             view.system = f"{description}\n\nEnd each answer with {view._form}.".strip()
         return view
 

@@ -25,7 +25,7 @@ export function AboutPage({ metadata }: { metadata: Metadata }) {
           </dl>
         </section>
       )}
-      {metadata.chat && <Conversation chat={metadata.chat} system={metadata.chat.system || metadata.description} />}
+      {metadata.chat && <Conversation chat={metadata.chat} system={metadata.chat.system ?? metadata.description} />}
       {metadata.readme_content && <Readme text={metadata.readme_content} />}
       <section aria-label="Schemas">
         <details><summary>Schema of actions</summary><JsonText value={metadata.schemas.action as never} /></details>
@@ -42,7 +42,7 @@ function Conversation({ chat, system }: { chat: Chat; system: string }) {
     <section aria-labelledby="chat-title">
       <h2 id="chat-title">Conversation with a model</h2>
       <dl class="fields">
-        <div><dt>system prompt</dt><dd>{system}</dd></div>
+        <div><dt>system prompt</dt><dd>{system || 'none'}</dd></div>
         {chat.observation !== null && <div><dt>observation</dt><dd><pre>{chat.observation}</pre></dd></div>}
         <div><dt>answer</dt><dd>{formOf(chat.answer)}</dd></div>
       </dl>

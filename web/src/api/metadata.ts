@@ -8,7 +8,7 @@ export interface Tool {
 
 /** How the environment speaks with a language model. */
 export interface Chat {
-  system: string;
+  system: string | null;
   observation: string | null;
   answer: 'tools' | { kind: 'json' } | { kind: 'tag'; tag: string } | { kind: 'regex'; pattern: string };
 }
