@@ -212,7 +212,8 @@ class ModelLoopEnvironment(ConversationEnvironment):
         if self._answer is None:
             raise ResetRequired("no episode is played: call reset")
         answer, self._answer = self._answer, None
-        answer.set_result(message)
+        if not answer.done():  # the library has given up the call, as at a time limit
+            answer.set_result(message)
         self._state.step_count += 1
         read = await self._next()
         if not isinstance(action, CallToolAction):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..errors import MissingExtra, UsageError
+from ..project.scaffold import whole_or_not_at_all
+from ..settings import variable_here
 from .models import HarborTaskRef
 
 CONFIG, TERMINAL_BENCH_CONFIG = "task.toml", "task.yaml"
@@ -285,13 +288,28 @@ def _is_task(folder: Path) -> bool:
 
 def _downloaded(name: str, refresh: bool, progress: Any) -> Path:
     try:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import constants, snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     except ImportError:
         raise MissingExtra("huggingface-hub", "hub") from None
+    # Files of its own: those of the Hub's cache are links, and a task must not have links out of its folder.
+    folder = Path(constants.HF_HUB_CACHE) / "openenv-tasks" / name
+    if folder.is_dir() and not refresh:
+        return folder
     try:
-        return Path(snapshot_download(name, repo_type="dataset", force_download=refresh, tqdm_class=progress))
+        with whole_or_not_at_all(folder) as part:
+            snapshot_download(
+                name,
+                repo_type="dataset",
+                local_dir=part,
+                endpoint=variable_here("HF_ENDPOINT"),
+                tqdm_class=progress,
+            )
+            shutil.rmtree(folder, ignore_errors=True)
+        return folder
     except (HfHubHTTPError, HFValidationError, OSError) as error:
+        if not refresh and folder.is_dir():  # another process was faster
+            return folder
         reason = str(error).splitlines()[0]
         raise UsageError(f"{name} is no folder here, and the Hub does not give that dataset: {reason}") from None
 

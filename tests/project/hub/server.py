@@ -261,7 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
             case ["lfs", oid], "PUT" if hashlib.sha256(body).hexdigest() == oid:
                 self.hub.objects[oid] = body
                 answer = b"", {}
-            case ["spaces", owner, name, "resolve", revision, *path], ("GET" | "HEAD"):
+            case [("spaces" | "datasets"), owner, name, "resolve", revision, *path], ("GET" | "HEAD"):
                 answer = self._resolve(self._repo(f"{owner}/{name}"), revision, "/".join(path))
         if answer is None:
             raise Refused(404, f"no such route: {self.command} {place.path}")
