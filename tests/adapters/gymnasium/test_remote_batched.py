@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,7 @@ from openenv.adapters.gymnasium import RemoteVectorEnv
 from openenv.errors import InvalidAction, StepFailed, UsageError
 from openenv.types import Action, Observation, State
 
-from ...server.wires import served
+from ...server.wires import eventually, served
 
 pytestmark = pytest.mark.real
 
@@ -188,6 +189,17 @@ def test_functions_of_the_user_convert_each_episode(boats: str) -> None:
     envs = RemoteVectorEnv(boats, COUNT, **moved, **seen)
     np.testing.assert_equal(envs.reset(seed=1)[0], first["at"][:, :1])
     envs.close()
+
+
+def test_an_owner_that_nobody_holds_gives_its_session_back() -> None:
+    app = create_app(Boats)
+    with served(app) as at:
+        envs = RemoteVectorEnv(at)
+        envs.reset()
+        assert app.state.openenv.active_sessions == 1
+        del envs
+        gc.collect()
+        eventually(lambda: app.state.openenv.active_sessions == 0)
 
 
 def test_a_failed_step_names_all_episodes_and_a_reset_begins_anew(boats: str) -> None:

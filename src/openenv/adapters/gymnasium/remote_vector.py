@@ -311,7 +311,7 @@ class RemoteVectorEnv(VectorEnv[Any, Any, Any]):
         client = None if self.closed or "_client" not in self.__dict__ else self._client.async_client
         loop = None if client is None or client._pid != os.getpid() else client._loop
         if client is not None and loop is not None and not loop.is_closed():
-            asyncio.run_coroutine_threadsafe(client.close(), loop)
+            asyncio.run_coroutine_threadsafe(client._close(), loop)
 
     def __getstate__(self) -> dict[str, Any]:
         of_now = {"_batch", "_client", "_rows", "_idle", "_ended", "_sent", "_resetting", "_arrived"}
