@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import shutil
 import signal
@@ -425,13 +426,17 @@ def test_thirty_two_in_parallel_none_lost_and_none_left(engine: Any) -> None:
     async def test() -> None:
         with docker() as provider:
             deployments = await asyncio.gather(*(provider.launch(SPEC) for _ in range(32)))
-            await asyncio.gather(*(deployment.ready(120.0) for deployment in deployments))
-            assert len({deployment.url for deployment in deployments}) == 32
-            assert len({deployment.api_key for deployment in deployments}) == 32
-            assert len(engine.containers.list()) == 32
-            told = await asyncio.gather(*(episode(each, str(number)) for number, each in enumerate(deployments)))
-            assert told == [str(number) for number in range(32)]
-            await asyncio.gather(*(deployment.stop() for deployment in deployments))
+            async with contextlib.AsyncExitStack() as stack:  # a failure leaves none for the tests behind this one
+                for deployment in deployments:
+                    stack.push_async_callback(deployment.stop)
+                # Beside image builds and browsers on two cores, the last one starts after two minutes.
+                await asyncio.gather(*(deployment.ready(300.0) for deployment in deployments))
+                assert len({deployment.url for deployment in deployments}) == 32
+                assert len({deployment.api_key for deployment in deployments}) == 32
+                assert len(engine.containers.list()) == 32
+                told = await asyncio.gather(*(episode(each, str(number)) for number, each in enumerate(deployments)))
+                assert told == [str(number) for number in range(32)]
+                await asyncio.gather(*(deployment.stop() for deployment in deployments))
 
     async def episode(deployment: Deployment, message: str) -> Any:
         async with GenericEnvClient(deployment.url, api_key=deployment.api_key) as env:
