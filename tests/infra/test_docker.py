@@ -429,8 +429,7 @@ def test_thirty_two_in_parallel_none_lost_and_none_left(engine: Any) -> None:
             async with contextlib.AsyncExitStack() as stack:  # a failure leaves none for the tests behind this one
                 for deployment in deployments:
                     stack.push_async_callback(deployment.stop)
-                # Beside image builds and browsers on two cores, the last one starts after two minutes.
-                await asyncio.gather(*(deployment.ready(300.0) for deployment in deployments))
+                await asyncio.gather(*(deployment.ready(120.0) for deployment in deployments))
                 assert len({deployment.url for deployment in deployments}) == 32
                 assert len({deployment.api_key for deployment in deployments}) == 32
                 assert len(engine.containers.list()) == 32

@@ -259,7 +259,7 @@ def resolve_task_dirs(spec: str | Path, *, refresh: bool = False, tqdm_class: An
 
     Args:
         spec: The folder of a task, a folder of tasks, or `org/name`: a dataset of the Hub, which is downloaded.
-        refresh: Whether to download it again.
+        refresh: Whether to download it again; else it is downloaded once.
         tqdm_class: Class of the progress bar of a download; None: the one of huggingface_hub.
 
     Raises:
