@@ -58,16 +58,16 @@ def provider_at(hub: Hub, **options: Any) -> HFSandboxProvider:
 def hasty(hub: Hub) -> HFSandboxProvider:
     """One that waits for a job to be started for 0.2 s, once, and for all else as long as it takes."""
     provider = provider_at(hub, namespace="tester", start_rate=StartRate(attempts=1))
-    start = provider._hub.run
+    start = provider.service.run
 
     async def run(*arguments: Any, **job: Any) -> Any:
-        patient, provider._hub._timeout_s = provider._hub._timeout_s, 0.2
+        patient, provider.service._timeout_s = provider.service._timeout_s, 0.2
         try:
             return await start(*arguments, **job)
         finally:
-            provider._hub._timeout_s = patient
+            provider.service._timeout_s = patient
 
-    vars(provider._hub)["run"] = run
+    vars(provider.service)["run"] = run
     return provider
 
 
@@ -236,7 +236,7 @@ async def test_a_cancel_of_what_has_ended_or_is_not_there_is_none_that_failed(hu
 async def test_a_stop_that_the_hub_refuses_says_so_and_may_be_called_again(hub: Hub) -> None:
     deployment = await provider_at(hub).launch(serving("hang"))
     hub.faults.append(Fault("*/cancel", 3, 500))
-    with pytest.raises(ProviderBusy, match="cancelling job"):
+    with pytest.raises(ProviderBusy, match="ending job"):
         await deployment.stop()
     assert len(hub.alive) == 1
     await deployment.stop()
@@ -346,7 +346,7 @@ async def test_a_job_at_an_address_of_its_own_is_taken(hub: Hub) -> None:
     told = hub.told
     hub.told = lambda run: told(run) | {"status": _running_at(f"https://{run.id}--8000.jobs.example")}
     async with await provider_at(hub).launch(serving("hang")) as deployment:
-        assert deployment.servers[0].handle.job.stage == "RUNNING"
+        assert deployment.servers[0].handle.sandbox.stage == "RUNNING"
 
 
 def _running_at(url: str) -> dict[str, Any]:
@@ -389,7 +389,7 @@ async def test_what_happens_to_a_job_is_logged_with_its_id_and_stage(
         await deployment.refresh()
     lines = [json.loads(JsonLines().format(record)) for record in caplog.records]
     (run,) = hub.jobs.values()
-    assert [(line["job"], line["stage"]) for line in lines] == [(run.id, "RUNNING"), (run.id, "CANCELED")]
+    assert [(line["job"], line["stage"]) for line in lines] == [(run.id, "RUNNING"), (run.id, "ENDED")]
 
 
 def test_all_sandboxes_have_one_proxy_and_nothing_is_left_of_it(hub: Hub) -> None:

@@ -41,7 +41,7 @@ async def test_a_request_arrives_whole_and_its_answer_too() -> None:
 async def test_the_sandbox_is_shown_the_tokens_that_are_for_it_and_no_local_one() -> None:
     async with behind_the_proxy() as (url, _, place, _), httpx.AsyncClient(headers=HEADERS) as client:
         seen = (await client.get(f"{url}/echo", headers={"X-OpenEnv-Key": "forged"})).json()["headers"]
-        assert [value for name, value in seen if name == "authorization"] == [place.authorization]
+        assert [value for name, value in seen if name == "authorization"] == [place.headers["Authorization"]]
         assert [value for name, value in seen if name == "x-openenv-key"] == [KEY]
         assert [value for name, value in seen if name == "host"] == [place.url.removeprefix("http://")]
 
@@ -211,7 +211,7 @@ async def test_a_handshake_carries_subprotocol_and_headers() -> None:
             assert there.response.headers["x-own"] == "yes"
             await there.send("headers")
             seen = json.loads(await there.recv())
-            assert (seen["authorization"], seen["x-openenv-key"]) == (place.authorization, KEY)
+            assert (seen["authorization"], seen["x-openenv-key"]) == (place.headers["Authorization"], KEY)
 
 
 @pytest.mark.parametrize("code", [1000, 1008, 1011, 4321])

@@ -9,15 +9,15 @@ from typing import cast
 import pytest
 
 from openenv.errors import ConnectionFailed, ConnectTimeout, NotReady, OpenEnvError, Unauthorized, UsageError
-from openenv.providers.sandbox.jobs import HubJob
 from openenv.providers.sandbox.relay import ProxyTimeouts, SandboxRoute, answer_of
+from openenv.providers.sandbox.service import RemoteSandbox
 
 from .upstream import Place
 
 
 async def route(shows_key: bool = True) -> SandboxRoute:
     return SandboxRoute(
-        "name", ["first-key", "second-key"], cast(HubJob, Place("https://there")), ProxyTimeouts(), shows_key
+        "name", ["first-key", "second-key"], cast(RemoteSandbox, Place("https://there")), ProxyTimeouts(), shows_key
     )
 
 

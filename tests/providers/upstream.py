@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -16,9 +16,9 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from openenv.errors import OpenEnvError
-from openenv.providers.sandbox.jobs import HubJob
 from openenv.providers.sandbox.proxy import proxy_of_this_loop
 from openenv.providers.sandbox.relay import ProxyTimeouts, SandboxRoute
+from openenv.providers.sandbox.service import RemoteSandbox
 
 from ..cli.certificates import Certificate
 
@@ -28,7 +28,7 @@ KEY = "the-key-of-the-deployment"
 class Place:
     """A job that a test can end."""
 
-    authorization = "Bearer token-of-the-hub"
+    headers: ClassVar = {"Authorization": "Bearer token-of-the-hub"}
 
     def __init__(self, url: str):
         self.url = url
@@ -165,7 +165,7 @@ async def behind_the_proxy(
     serving = asyncio.ensure_future(server.serve())
     await server.listens.wait()
     place = Place(f"{'http' if tls is None else 'https'}://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
-    route = SandboxRoute("there", [KEY], cast(HubJob, place), patience or ProxyTimeouts(), shows_key=True)
+    route = SandboxRoute("there", [KEY], cast(RemoteSandbox, place), patience or ProxyTimeouts(), shows_key=True)
     try:
         yield await proxy_of_this_loop().add(route), upstream, place, route
     finally:

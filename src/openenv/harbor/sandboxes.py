@@ -14,8 +14,8 @@ from typing import Any, Literal, get_args
 from .._asyncio import on_thread
 from ..agents import DockerSandbox, ProcessSandbox, Sandbox, SandboxLimits
 from ..errors import UsageError
-from ..project.dockerfile import Dockerfile, Instruction
 from ..providers.docker_engine import docker_client, docker_errors
+from ..providers.dockerfile import Dockerfile, Instruction
 from ..settings import variable_here
 from .tasks import HarborTask
 

@@ -19,10 +19,10 @@ from ...client.schema_check import declared_contract
 from ...errors import NotAProject, OpenEnvError, UsageError
 from ...protocol.contract import first_misfit
 from ...protocol.json_schema import schema_of
+from ...providers.dockerfile import Dockerfile
 from ...testing.check import Check, CheckFailure, CheckSkip, CheckWarning
 from ...testing.harness import ConformanceHarness
 from .. import target as targets
-from ..dockerfile import Dockerfile
 from ..hub.files import Tree
 from ..manifest import FILE_NAME, FrontMatter, Project, remarks
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from ...errors import Forbidden, OpenEnvError, UsageError
+from ...providers.dockerfile import Dockerfile
 from ...providers.redaction import KEYS, is_secret
-from ..dockerfile import Dockerfile
 from ..image.wheel import own_wheel
 from ..manifest import FrontMatter, Manifest, Project, read_text
 from .client import SHORTEST, Hub, HubUser, Patience, call_on_threads

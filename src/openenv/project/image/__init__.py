@@ -1,6 +1,6 @@
 """Build and push images of environment projects. (Extra `docker`.)"""
 
-from ..dockerfile import Dockerfile
+from ...providers.dockerfile import Dockerfile
 from .building import BuildRequest, Built, Context, build
 from .progress import BuildProgress, PushProgress
 from .registry import Pushed, image_name, local_name, push_image

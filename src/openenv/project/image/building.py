@@ -15,8 +15,8 @@ from typing import IO, Any
 
 from ...errors import ProviderBusy, UsageError
 from ...providers.docker_engine import docker_client, docker_errors
+from ...providers.dockerfile import BASE, Dockerfile
 from ...providers.redaction import is_secret, secrets_of
-from ..dockerfile import BASE, Dockerfile
 from ..manifest import Project
 from .progress import BuildFailure, BuildProgress, BuildStep, BuildSteps, engine_stream
 from .registry import image_name, local_name

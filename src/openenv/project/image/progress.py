@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...providers.docker_engine import ImageLayer
+from ...providers.dockerfile import Dockerfile
 from ...providers.redaction import redact
-from ..dockerfile import Dockerfile
 
 
 @contextmanager

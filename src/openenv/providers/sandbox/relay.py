@@ -17,14 +17,14 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from ..._asyncio import first_of
 from ...errors import ConnectionFailed, ConnectTimeout, NotReady, OpenEnvError, Unauthorized, UsageError
 from ...settings import is_loopback
-from .jobs import HubJob
+from .service import RemoteSandbox
 
 if TYPE_CHECKING:
     import httpx
 
 Headers = list[tuple[bytes, bytes]]
 SERVER_KEY = b"x-openenv-key"
-"""The header with the server's key, since Authorization has the Hub's token."""
+"""The header with the server's key, since Authorization may have the token of the service."""
 # Hop-by-hop headers (RFC 9110, 7.6.1), and headers that the proxy replaces.
 _HOP = frozenset(
     {
@@ -71,7 +71,7 @@ class SandboxRoute:
     Attributes:
         name: The first segment of its path.
         keys: The keys that clients may use.
-        job: The job of the sandbox.
+        sandbox: The sandbox.
         timeouts: Timeouts of the sandbox.
         shows_key: Whether the server checks the key, too.
         closed: Set when the route is closed.
@@ -79,7 +79,7 @@ class SandboxRoute:
 
     name: str
     keys: Sequence[str] = field(repr=False)
-    job: HubJob
+    sandbox: RemoteSandbox
     timeouts: ProxyTimeouts
     shows_key: bool
     closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,9 +100,9 @@ class SandboxRoute:
         raise Unauthorized("this sandbox needs the key of its deployment (api_key): 'Authorization: Bearer KEY'")
 
     def outward(self, headers: Iterable[tuple[bytes, bytes]], key: bytes) -> Headers:
-        """Headers of a request to the sandbox: the client's, with the Hub's token in place of the local key."""
+        """Headers of a request to the sandbox: the client's, and those of the service instead of the local key."""
         sent = _without_hops(headers)
-        sent.append((b"Authorization", self.job.authorization.encode()))
+        sent += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.sandbox.headers.items()]
         if self.shows_key:
             sent.append((SERVER_KEY, key))
         return sent
@@ -134,7 +134,7 @@ def answer_of(error: OpenEnvError) -> Response:
 
 ABORT = "openenv.abort"
 """Extension of a scope: aborts the connection, so that a client notices an incomplete response."""
-# Status codes that both the Hub's proxy and an application return: the job's state shows the origin.
+# Status codes that both the service's proxy and an application return: the job's state shows the origin.
 _DOUBTFUL = frozenset({404, 410, 502, 503, 504})
 
 
@@ -168,7 +168,7 @@ class Relay:
 
     async def _failure(self, error: Exception, *, late: bool) -> OpenEnvError:
         """The error of a failed connection to the sandbox. Raises the job's error instead, if the job has ended."""
-        await self._route.job.verify()
+        await self._route.sandbox.verify()
         kind: type[ConnectTimeout | ConnectionFailed] = ConnectTimeout if late else ConnectionFailed
         return kind(f"the sandbox does not answer: {str(error) or type(error).__name__}")
 
@@ -205,7 +205,7 @@ class HttpRelay(Relay):
         while True:
             await asyncio.sleep(self._route.timeouts.ping_s)
             try:
-                await self._route.job.verify()
+                await self._route.sandbox.verify()
             except OpenEnvError as error:
                 self._reason = error
                 return
@@ -224,7 +224,7 @@ class HttpRelay(Relay):
         import httpx
 
         route, timeouts = self._route, self._route.timeouts
-        address = await route.job.address()
+        address = await route.sandbox.address()
         has_body = any(name in {b"content-length", b"transfer-encoding"} for name, _ in self._scope["headers"])
         if not has_body:
             self._read.set()
@@ -241,7 +241,7 @@ class HttpRelay(Relay):
             raise await self._failure(error, late=isinstance(error, httpx.TimeoutException)) from None
         try:
             if answer.status_code in _DOUBTFUL:
-                await route.job.verify()
+                await route.sandbox.verify()
             headers = route.inward(answer.headers.raw, address)
             self._begun = True
             await self._send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
@@ -291,7 +291,7 @@ class WebSocketRelay(Relay):
         except InvalidStatus as refusal:
             answer, body = refusal.response, refusal.response.body or b""
             raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.raw_items()]
-            address = await self._route.job.address()
+            address = await self._route.sandbox.address()
             headers = [field for field in self._route.inward(raw, address) if field[0] != b"content-length"]
             kind = "websocket.http.response"
             await self._send({"type": f"{kind}.start", "status": answer.status_code, "headers": headers})
@@ -306,7 +306,7 @@ class WebSocketRelay(Relay):
 
     async def _dial(self) -> ClientConnection:
         route, timeouts = self._route, self._route.timeouts
-        address = await route.job.address()
+        address = await route.sandbox.address()
         scheme, _, place = address.partition("://")
         headers = route.outward(self._scope["headers"], self._key)
         try:
@@ -329,7 +329,7 @@ class WebSocketRelay(Relay):
             )
         except InvalidStatus as refusal:
             if refusal.response.status_code >= 400:
-                await route.job.verify()
+                await route.sandbox.verify()
             raise
         except (OSError, EOFError, InvalidHandshake, ProtocolError) as error:
             raise await self._failure(error, late=isinstance(error, TimeoutError)) from None
@@ -381,7 +381,7 @@ class WebSocketRelay(Relay):
         except (OSError, WebSocketException) as error:
             return BAD_GATEWAY, _close_reason(f"a message of the sandbox cannot be relayed: {error}")
         try:
-            await self._route.job.verify()
+            await self._route.sandbox.verify()
         except OpenEnvError as error:
             return BAD_GATEWAY, _close_reason(error.message)
         return BAD_GATEWAY, "the connection to the sandbox was lost"

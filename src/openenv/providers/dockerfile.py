@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from ..errors import UsageError
-from .manifest import read_text
 
 BASE = "BASE_IMAGE"
 """The build argument for the base image in Dockerfiles of projects."""
@@ -98,7 +99,12 @@ class Dockerfile:
         Raises:
             UsageError: It cannot be read, or has no FROM.
         """
-        text = read_text(path, hint=": set the Dockerfile with --dockerfile")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UsageError(f"there is no {path}: set the Dockerfile with --dockerfile") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} cannot be read: {error}") from None
         found = cls(name or str(path), tuple(text.splitlines()))
         if not any(each.word == "FROM" for each in found.instructions()):
             raise UsageError(f"{found.name} has no FROM: begin it with `FROM python:3.12-slim`")
@@ -162,6 +168,18 @@ class Dockerfile:
             elif stages:
                 stages[-1].instructions.append(each)
         return stages
+
+    @property
+    def command(self) -> str | None:
+        """The command line of its image, by its last CMD, if there is one."""
+        found = self.stages()[-1].last("CMD")
+        if found is None:
+            return None
+        try:
+            words = json.loads(found.rest)
+        except ValueError:
+            return found.rest
+        return shlex.join(words) if isinstance(words, list) else found.rest
 
     def ports(self) -> dict[str, tuple[int, int]]:
         """Ports in the last stage: the port and the line, by instruction."""
