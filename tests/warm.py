@@ -5,6 +5,7 @@ A fork has its own session, arguments, environment variables, folder and descrip
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import importlib
@@ -49,6 +50,13 @@ class WarmPython:
         self._orders.close()
         self._process.wait()
 
+    @property
+    def orders(self) -> int:
+        """The descriptor with which `python warm.py DESCRIPTOR order PROGRAM ARGUMENTS` becomes a fork."""
+        return self._orders.fileno()
+
+    client = __file__
+
     def run(
         self,
         program: str,
@@ -71,6 +79,7 @@ class WarmPython:
             "numbers": list(descriptors),
             "environment": dict(os.environ if environment is None else environment),
             "folder": str(folder or Path.cwd()),
+            "tied": False,
         }
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -129,13 +138,22 @@ def _serve(orders: socket.socket) -> None:
                 told = socket.socket(fileno=teller)
                 told.send(str(pid).encode())
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, told))
+                if json.loads(text)["tied"]:
+                    selector.register(told, selectors.EVENT_READ, pid)
+            elif isinstance(key.data, int):  # who waited for it has ended
+                with contextlib.suppress(KeyError, ValueError, ProcessLookupError):  # so may the fork have
+                    selector.unregister(key.fileobj)
+                    os.kill(key.data, signal.SIGKILL)
             else:
                 pid, told = key.data
                 selector.unregister(key.fileobj)
+                with contextlib.suppress(KeyError):
+                    selector.unregister(told)
                 os.close(key.fd)
                 _, status = os.waitpid(pid, 0)
                 with told:
-                    told.send(str(os.waitstatus_to_exitcode(status)).encode())
+                    with contextlib.suppress(BrokenPipeError):
+                        told.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
 def _become(order: dict[str, Any], descriptors: list[int]) -> None:
@@ -160,8 +178,26 @@ def _become(order: dict[str, Any], descriptors: list[int]) -> None:
         runpy.run_path(module, run_name="__main__")
 
 
+def _order(orders: socket.socket, argv: list[str]) -> int:
+    """Is a fork, for its parent: with its output and its exit code. The fork ends with this process."""
+    order = {
+        "argv": argv,
+        "numbers": [1, 2],
+        "environment": dict(os.environ),
+        "folder": str(Path.cwd()),
+        "tied": True,
+    }
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        socket.send_fds(orders, [json.dumps(order).encode()], [theirs.fileno(), 1, 2])
+    ours.recv(32)
+    return int(ours.recv(32)) & 0xFF
+
+
 def main() -> None:
     orders = socket.socket(fileno=int(sys.argv[1]))
+    if sys.argv[2:3] == ["order"]:
+        sys.exit(_order(orders, sys.argv[3:]))
     for module in sys.argv[2:]:
         importlib.import_module(module)
     gc.freeze()  # forks collect only their own garbage

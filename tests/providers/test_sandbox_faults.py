@@ -34,7 +34,8 @@ from openenv.providers.sandbox import proxy as proxies
 from openenv.telemetry.logs import JsonLines
 
 from ..asynchronous import until
-from .hub import TOKEN, Fault, Hub, running_hub
+from .hub import TOKEN, Hub, running_hub
+from .standin import Fault
 
 pytest.importorskip("huggingface_hub")
 pytestmark = pytest.mark.real
@@ -61,11 +62,11 @@ def hasty(hub: Hub) -> HFSandboxProvider:
     start = provider.service.run
 
     async def run(*arguments: Any, **job: Any) -> Any:
-        patient, provider.service._timeout_s = provider.service._timeout_s, 0.2
+        patient, provider.service.timeout_s = provider.service.timeout_s, 0.2
         try:
             return await start(*arguments, **job)
         finally:
-            provider.service._timeout_s = patient
+            provider.service.timeout_s = patient
 
     vars(provider.service)["run"] = run
     return provider

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .local import LocalProvider
     from .ray import RayProvider
     from .sandbox import HFSandboxProvider
+    from .sandbox.daytona import DaytonaProvider
     from .slurm import SlurmProvider
     from .spec import Capabilities, LaunchSpec, Resources
     from .swarm import DockerSwarmProvider
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Capabilities",
     "ContainerProvider",
+    "DaytonaProvider",
     "Deploying",
     "Deployment",
     "DockerSwarmProvider",
@@ -61,6 +63,7 @@ _HOMES = {
     **dict.fromkeys(["Deploying", "Launch", "deploy"], "openenv.providers.launch"),
     **dict.fromkeys(["from_docker_image", "from_env", "from_hub"], "openenv.providers.launch"),
     **dict.fromkeys(["Capabilities", "LaunchSpec", "Resources"], "openenv.providers.spec"),
+    "DaytonaProvider": "openenv.providers.sandbox.daytona",
     "DockerSwarmProvider": "openenv.providers.swarm",
     "Gateway": "openenv.providers.gateway.gateway",
     "HFSandboxProvider": "openenv.providers.sandbox",

@@ -74,6 +74,7 @@ _ENTRIES = (
     ProviderEntry("kubernetes", "KubernetesProvider", "kubernetes", "pods of a Kubernetes cluster"),
     ProviderEntry("ray", "RayProvider", "ray", "actors of a Ray cluster"),
     ProviderEntry("slurm", "SlurmProvider", None, "jobs of a Slurm cluster"),
+    ProviderEntry("daytona", "DaytonaProvider", "daytona", "sandboxes of Daytona"),
     ProviderEntry("hf", "HFSandboxProvider", "sandbox", "jobs on the Hub"),
 )
 CATALOG: Mapping[str, ProviderEntry] = {each.name: each for each in _ENTRIES}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
@@ -36,11 +36,41 @@ _FIND = (
 )
 
 
+class CloudOptions(TypedDict, total=False):
+    """Further arguments of the providers of clouds.
+
+    Attributes:
+        labels: Additional labels of every sandbox.
+        insecure: Allow http to other machines, for the service and for addresses of sandboxes.
+        ready_timeout_s: Seconds that a server has to become ready (120).
+        request_timeout_s: Seconds for each request to the service (60).
+        glance_s: Seconds between two requests for the state of a sandbox (2).
+        timeouts: Timeouts of the proxy.
+        start_rate: How fast sandboxes are started, and retries of temporary failures.
+    """
+
+    labels: Mapping[str, str]
+    insecure: bool
+    ready_timeout_s: float
+    request_timeout_s: float
+    glance_s: float
+    timeouts: ProxyTimeouts | None
+    start_rate: StartRate | None
+
+
 class CommandService(SandboxService):
     """A service whose sandboxes run shell commands: one of them starts the server.
 
     A subclass implements `boot`, `shell`, `reach`, `state`, `delete` and `labelled` with the SDK of the service.
+
+    Args:
+        secrets, retries, create_timeout_s: See `SandboxService`.
+        cloud: Further arguments of the provider.
     """
+
+    def __init__(self, secrets: Iterable[str], cloud: CloudOptions, retries: StartRate, create_timeout_s: float):
+        limit = cloud.get("request_timeout_s", 60.0)
+        super().__init__(secrets, cloud.get("insecure", False), limit, retries, create_timeout_s)
 
     @abstractmethod
     def boot(
@@ -101,28 +131,6 @@ class CommandService(SandboxService):
 
     def log(self, sandbox_id: str, lines: int) -> str:
         return self.shell(sandbox_id, f"tail -n {lines} {_LOG}")
-
-
-class CloudOptions(TypedDict, total=False):
-    """Further arguments of the providers of clouds.
-
-    Attributes:
-        labels: Additional labels of every sandbox.
-        insecure: Allow http to other machines, for the service and for addresses of sandboxes.
-        ready_timeout_s: Seconds that a server has to become ready (120).
-        request_timeout_s: Seconds for each request to the service (60).
-        glance_s: Seconds between two requests for the state of a sandbox (2).
-        timeouts: Timeouts of the proxy.
-        start_rate: How fast sandboxes are started, and retries of temporary failures.
-    """
-
-    labels: Mapping[str, str]
-    insecure: bool
-    ready_timeout_s: float
-    request_timeout_s: float
-    glance_s: float
-    timeouts: ProxyTimeouts | None
-    start_rate: StartRate | None
 
 
 class CommandSandboxProvider(SandboxProvider):
@@ -267,5 +275,6 @@ class CommandSandboxProvider(SandboxProvider):
             "fallback": None if source is None else source[0].command,
             "folder": self._folder,
             "labels": {**self._labels, **options.pop("labels", {})},
+            **({} if source is None else {"source": source}),
             **options,
         }

@@ -83,7 +83,7 @@ class HubJobs(SandboxService):
         self._api.cancel_job(job_id=sandbox_id, namespace=self._owner_name())
 
     def labelled(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
-        listed = self._api.list_jobs(labels=dict(labels), namespace=self._owner_name(), timeout=self._timeout_s)
+        listed = self._api.list_jobs(labels=dict(labels), namespace=self._owner_name(), timeout=self.timeout_s)
         return [self._info(job) for job in listed]
 
     def log(self, sandbox_id: str, lines: int) -> str:

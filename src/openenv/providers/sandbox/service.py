@@ -72,12 +72,15 @@ class SandboxService(ABC):
         name: The service, in messages.
         kind: What it calls a sandbox.
         key_setting: The setting with the key of the account, in messages.
+        no_answer: Classes of the SDK's errors of requests without an answer, besides `OSError`.
+        timeout_s, create_timeout_s: See above.
         quota_step: What to do when the account's quota is used up.
     """
 
     name: ClassVar[str]
     kind: ClassVar[str] = "sandbox"
     key_setting: ClassVar[str]
+    no_answer: ClassVar[frozenset[str]] = frozenset({"HTTPError"})
     quota_step: ClassVar[str] = "stop sandboxes (`openenv providers gc` finds those of dead processes)"
 
     def __init__(
@@ -94,7 +97,7 @@ class SandboxService(ABC):
             raise UsageError(f"create_timeout must be 0 or more, got {create_timeout_s!r}")
         self.secrets = [secret for secret in secrets if secret]
         self.insecure = insecure
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self.create_timeout_s = create_timeout_s
         self._retries = retries
 
@@ -137,6 +140,10 @@ class SandboxService(ABC):
         """Raises `UsageError` if the secrets of a sandbox must not be sent to its address."""
         assert info.url is not None
         self.check_encrypted(f"the address of {self.kind} {info.id}", info.url)
+
+    def no_key(self, error: Exception) -> ProviderFailed:
+        """The error of an SDK without a key."""
+        return ProviderFailed(f"{self.name} needs a key ({error}): set {self.key_setting}")
 
     def slow_boot(self, sandbox: str = "") -> LaunchFailed:
         """The error of a start that took longer than `create_timeout_s`."""
@@ -225,7 +232,7 @@ class SandboxService(ABC):
         return "\n".join(text.splitlines()[-lines:])
 
     async def _ask(self, what: str, call: Callable[[], T], more_s: float = 0.0) -> T:
-        limit, setting = self._timeout_s + more_s, "create_timeout" if more_s else "request_timeout_s"
+        limit, setting = self.timeout_s + more_s, "create_timeout" if more_s else "request_timeout_s"
         try:
             async with asyncio.timeout(limit):
                 return await on_thread(call, detached=True)  # not every SDK has timeouts
@@ -241,7 +248,7 @@ class SandboxService(ABC):
         message = redact(f"{what}: {said}", self.secrets)
         answer = self.answer_of(error)
         if answer is None:
-            of_http = isinstance(error, OSError) or any(cls.__name__ == "HTTPError" for cls in type(error).__mro__)
+            of_http = isinstance(error, OSError) or self.no_answer & {cls.__name__ for cls in type(error).__mro__}
             if not of_http:
                 return LaunchFailed(message)
             return ProviderBusy(message, data={"sent": type(error).__name__ not in _UNSENT})
