@@ -55,6 +55,9 @@ def definitions() -> dict[str, Schema]:
         found[call["title"]] = call
         calls.append({"$ref": f"#/$defs/{call['title']}"})
     found["BatchOp"]["properties"]["calls"]["items"] = {"oneOf": calls}
+    for schema in found.values():
+        if "description" in schema:  # a docstring, which Python before 3.13 keeps indented
+            schema["description"] = inspect.cleandoc(schema["description"])
     return found
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import enum
 import json
 import math
+import sys
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -262,7 +263,15 @@ class TestDepthBombs:
         field = {"reset": "kwargs", "step": "action", "batch": "calls"}[op]
         whole = server.codec.encode({"id": 1, "op": op, "session": "a", "seq": 1, field: 0})
         for frame in bomb(server, whole[:-1] if server.codec.binary else whole[:-2], b"}"):
-            assert type(server.receive(frame).error) is InvalidMessage
+            received = server.receive(frame)
+            if op == "step" and sys.version_info >= (
+                3,
+                14,
+            ):  # an encoded value is passed over, as far as the stack reaches
+                with pytest.raises(InvalidAction):
+                    server.action(received.action)
+            else:
+                assert type(received.error) is InvalidMessage
 
     def test_in_an_action(self, server):
         for action in bomb(server, b""):

@@ -71,8 +71,9 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-# References to a buffer that no array uses: of the deque, of a local variable, and of the argument of `getrefcount`.
-_UNUSED = 3
+# References to a buffer that no array uses: of the deque, and of the argument of `getrefcount`. That must be no local
+# variable, which has a reference of its own before Python 3.14 alone.
+_UNUSED = 2
 # Buffers to look at, the oldest first, before another one is made.
 _LOOKS = 4
 
@@ -123,10 +124,10 @@ class ReadBuffers:
             return None
         self._buffers.move_to_end(size)
         for _ in range(min(_LOOKS, len(buffers))):
-            buffer = buffers[0]
+            unused = sys.getrefcount(buffers[0]) == _UNUSED
             buffers.rotate(-1)
-            if sys.getrefcount(buffer) == _UNUSED:
-                return buffer
+            if unused:
+                return buffers[-1]
         return None
 
 
