@@ -136,7 +136,8 @@ def _serve(orders: socket.socket) -> None:
                 for each in descriptors:
                     os.close(each)
                 told = socket.socket(fileno=teller)
-                told.send(str(pid).encode())
+                with contextlib.suppress(OSError):  # who ordered it may have ended
+                    told.send(str(pid).encode())
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, told))
                 if json.loads(text)["tied"]:
                     selector.register(told, selectors.EVENT_READ, pid)
@@ -152,7 +153,7 @@ def _serve(orders: socket.socket) -> None:
                 os.close(key.fd)
                 _, status = os.waitpid(pid, 0)
                 with told:
-                    with contextlib.suppress(BrokenPipeError):
+                    with contextlib.suppress(OSError):
                         told.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 

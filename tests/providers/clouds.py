@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -41,6 +42,7 @@ class Cloud(StandIn):
         self.boxes: dict[str, Box] = {}
         self.boots = True
         self.deviations: set[str] = set()
+        self.closed = threading.Event()
         self._warm = warm
         super().__init__()
 
@@ -50,6 +52,7 @@ class Cloud(StandIn):
         return [box for box in self.boxes.values() if box.state != "deleted"]
 
     def close(self) -> None:
+        self.closed.set()
         for box in self.boxes.values():
             box.machine.end()
         super().close()

@@ -76,6 +76,25 @@ SERVICES = {
         "DAYTONA_API_KEY",
         {"create_timeout": 2.0},
     ),
+    "e2b": Service(
+        "e2b",
+        ".e2b:E2B",
+        "E2BProvider",
+        "POST /v2/sandboxes",
+        "E2B_API_KEY",
+        {"request_timeout_s": 2.0},
+        surface_server_logs=True,
+    ),
+    "novita": Service(
+        "novita_sandbox",
+        ".e2b:Novita",
+        "NovitaSandboxProvider",
+        "POST /sandboxes",
+        "NOVITA_API_KEY",
+        {"request_timeout_s": 2.0},
+        image="template:base",
+        surface_server_logs=True,
+    ),
 }
 
 
@@ -237,13 +256,13 @@ def test_a_start_whose_answer_is_lost_leaves_nothing(service: Service, cloud: Cl
 
 def test_an_image_that_does_not_say_how_it_starts_is_refused(service: Service, cloud: Cloud) -> None:
     with pytest.raises(LaunchFailed, match=r"pass cmd="):
-        service.provider().start_container("some-image")
+        service.provider().start_container(service.options.get("image", "some-image"))
     assert cloud.alive == []
 
 
 @pytest.mark.slow
 def test_the_names_that_existing_code_calls_work(service: Service, cloud: Cloud) -> None:
-    with service.provider(image="some-image", cmd=shlex.join(serving().command or [])) as provider:
+    with service.provider(cmd=shlex.join(serving().command or [])) as provider:
         url = provider.start_container(env_vars={"A": "1"})
         provider.wait_for_ready(url, 60)
         assert provider.base_url == url

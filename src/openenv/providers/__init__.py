@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .ray import RayProvider
     from .sandbox import HFSandboxProvider
     from .sandbox.daytona import DaytonaProvider
+    from .sandbox.e2b import E2BProvider
+    from .sandbox.novita import NovitaSandboxProvider
     from .slurm import SlurmProvider
     from .spec import Capabilities, LaunchSpec, Resources
     from .swarm import DockerSwarmProvider
@@ -31,6 +33,7 @@ __all__ = [
     "Deploying",
     "Deployment",
     "DockerSwarmProvider",
+    "E2BProvider",
     "Gateway",
     "HFSandboxProvider",
     "KubernetesProvider",
@@ -39,6 +42,7 @@ __all__ = [
     "Leftover",
     "LocalDockerProvider",
     "LocalProvider",
+    "NovitaSandboxProvider",
     "Provider",
     "RayProvider",
     "Resources",
@@ -65,11 +69,13 @@ _HOMES = {
     **dict.fromkeys(["Capabilities", "LaunchSpec", "Resources"], "openenv.providers.spec"),
     "DaytonaProvider": "openenv.providers.sandbox.daytona",
     "DockerSwarmProvider": "openenv.providers.swarm",
+    "E2BProvider": "openenv.providers.sandbox.e2b",
     "Gateway": "openenv.providers.gateway.gateway",
     "HFSandboxProvider": "openenv.providers.sandbox",
     "KubernetesProvider": "openenv.providers.kubernetes",
     "LocalDockerProvider": "openenv.providers.docker",
     "LocalProvider": "openenv.providers.local",
+    "NovitaSandboxProvider": "openenv.providers.sandbox.novita",
     "RayProvider": "openenv.providers.ray",
     "SlurmProvider": "openenv.providers.slurm",
     "UVProvider": "openenv.providers.uv",

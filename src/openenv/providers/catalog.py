@@ -75,6 +75,8 @@ _ENTRIES = (
     ProviderEntry("ray", "RayProvider", "ray", "actors of a Ray cluster"),
     ProviderEntry("slurm", "SlurmProvider", None, "jobs of a Slurm cluster"),
     ProviderEntry("daytona", "DaytonaProvider", "daytona", "sandboxes of Daytona"),
+    ProviderEntry("e2b", "E2BProvider", "e2b", "sandboxes of E2B"),
+    ProviderEntry("novita", "NovitaSandboxProvider", "novita", "sandboxes of Novita"),
     ProviderEntry("hf", "HFSandboxProvider", "sandbox", "jobs on the Hub"),
 )
 CATALOG: Mapping[str, ProviderEntry] = {each.name: each for each in _ENTRIES}

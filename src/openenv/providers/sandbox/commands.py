@@ -203,7 +203,7 @@ class CommandSandboxProvider(SandboxProvider):
     def dockerfile_of(cls, image: str) -> tuple[Dockerfile, Path] | None:
         """Dockerfile and context of a name that `image_from_dockerfile` returned; None for another image."""
         path = image.removeprefix(cls.from_dockerfile)
-        if path == image:
+        if path == image or (path not in cls._contexts and "/" not in path):
             return None
         if path not in cls._contexts:
             raise UsageError(f"image is {image!r}: get it from {cls.__name__}.image_from_dockerfile({path!r})")

@@ -74,6 +74,7 @@ class SandboxService(ABC):
         key_setting: The setting with the key of the account, in messages.
         no_answer: Classes of the SDK's errors of requests without an answer, besides `OSError`.
         timeout_s, create_timeout_s: See above.
+        create_setting: The setting with the time of a start.
         quota_step: What to do when the account's quota is used up.
     """
 
@@ -81,6 +82,7 @@ class SandboxService(ABC):
     kind: ClassVar[str] = "sandbox"
     key_setting: ClassVar[str]
     no_answer: ClassVar[frozenset[str]] = frozenset({"HTTPError"})
+    create_setting: ClassVar[str] = "create_timeout"
     quota_step: ClassVar[str] = "stop sandboxes (`openenv providers gc` finds those of dead processes)"
 
     def __init__(
@@ -145,11 +147,12 @@ class SandboxService(ABC):
         """The error of an SDK without a key."""
         return ProviderFailed(f"{self.name} needs a key ({error}): set {self.key_setting}")
 
-    def slow_boot(self, sandbox: str = "") -> LaunchFailed:
-        """The error of a start that took longer than `create_timeout_s`."""
+    def slow_boot(self, sandbox: str = "", limit_s: float | None = None) -> LaunchFailed:
+        """The error of a start that took longer than `limit_s`; None: `create_timeout_s`."""
+        limit = self.create_timeout_s if limit_s is None else limit_s
         return LaunchFailed(
-            f"the {self.kind} {sandbox} did not run within {self.create_timeout_s:g} s (create_timeout): "
-            f"give it more time, or a smaller image",
+            f"the {self.kind} {sandbox} did not run within {limit:g} s ({self.create_setting}): give it more "
+            "time, or a smaller image",
             data={"cause": "slow boot"},
         )
 
@@ -232,7 +235,7 @@ class SandboxService(ABC):
         return "\n".join(text.splitlines()[-lines:])
 
     async def _ask(self, what: str, call: Callable[[], T], more_s: float = 0.0) -> T:
-        limit, setting = self.timeout_s + more_s, "create_timeout" if more_s else "request_timeout_s"
+        limit, setting = self.timeout_s + more_s, self.create_setting if more_s else "request_timeout_s"
         try:
             async with asyncio.timeout(limit):
                 return await on_thread(call, detached=True)  # not every SDK has timeouts
