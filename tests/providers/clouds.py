@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..warm import WarmPython
 from .standin import Machine, Refused, StandIn
@@ -30,6 +31,7 @@ class Cloud(StandIn):
         warm: Python for the servers in its sandboxes.
 
     Attributes:
+        prefix: The beginning of its sandboxes' ids.
         boxes: Every sandbox there ever was, by its id.
         boots: Whether sandboxes that are started come to run.
         deviations: What it does wrong: `keeps` (what is deleted), `forgets` (labels), `hurries` (a sandbox is said to
@@ -37,6 +39,7 @@ class Cloud(StandIn):
     """
 
     key = KEY
+    prefix = "sandbox"
 
     def __init__(self, warm: WarmPython) -> None:
         self.boxes: dict[str, Box] = {}
@@ -61,8 +64,12 @@ class Cloud(StandIn):
         """Environment variables with which the SDK finds this stand-in."""
         raise NotImplementedError
 
+    def options(self) -> dict[str, Any]:
+        """Arguments of its provider that only this stand-in needs."""
+        return {}
+
     def start(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> Box:
-        box = Box(f"sandbox{secrets.token_hex(8)}", dict(labels), Machine(variables, self._warm))
+        box = Box(f"{self.prefix}{secrets.token_hex(8)}", dict(labels), Machine(variables, self._warm))
         if "forgets" in self.deviations:
             box.labels = {}
         if not self.boots or "hurries" in self.deviations:

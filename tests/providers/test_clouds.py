@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from openenv.client import GenericEnvClient
-from openenv.errors import LaunchFailed, OpenEnvError, ProviderBusy, ProviderFailed
+from openenv.errors import LaunchFailed, OpenEnvError, ProviderBusy, ProviderFailed, UsageError
 from openenv.providers import LaunchSpec, Provider, StartRate
 from openenv.testing import ProviderConformance
 from openenv.testing.providers import check
@@ -95,6 +95,27 @@ SERVICES = {
         image="template:base",
         surface_server_logs=True,
     ),
+    "modal": Service(
+        "modal",
+        ".modal_api:Modal",
+        "ModalProvider",
+        "POST /SandboxCreateV2",
+        "MODAL_TOKEN_ID",
+        {"create_timeout": 2.0},
+        surface_server_logs=True,
+    ),
+    "azure": Service(
+        "azure.containerapps.sandbox",
+        ".azure_api:Azure",
+        "ACASandboxProvider",
+        "PUT /subscriptions/subscription/resourceGroups/resources/sandboxGroups/boxes/sandboxes",
+        "AZURE_SUBSCRIPTION_ID",
+        {"create_timeout": 2},
+        image="disk:python",
+        anonymous_port=True,
+        polling_interval=0.05,
+        surface_server_logs=True,
+    ),
 }
 
 
@@ -116,6 +137,7 @@ def cloud(service: Service, warm: WarmPython, monkeypatch: pytest.MonkeyPatch) -
     stand_in = service.cloud(warm)
     for name, value in stand_in.settings().items():
         monkeypatch.setenv(name, value)
+    service.options |= stand_in.options()
     yield stand_in
     stand_in.close()
 
@@ -225,7 +247,7 @@ def test_an_expired_key_is_said_with_its_setting(service: Service, cloud: Cloud)
 
 def test_no_key_is_no_place(service: Service, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(service.key_variable)
-    with pytest.raises(ProviderFailed, match=service.key_variable):
+    with pytest.raises((ProviderFailed, UsageError), match=service.key_variable):
         service.provider()
 
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from .local import LocalProvider
     from .ray import RayProvider
     from .sandbox import HFSandboxProvider
+    from .sandbox.azure import ACASandboxProvider
     from .sandbox.daytona import DaytonaProvider
     from .sandbox.e2b import E2BProvider
+    from .sandbox.modal import ModalProvider
     from .sandbox.novita import NovitaSandboxProvider
     from .slurm import SlurmProvider
     from .spec import Capabilities, LaunchSpec, Resources
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from .uv import UVProvider
 
 __all__ = [
+    "ACASandboxProvider",
     "Capabilities",
     "ContainerProvider",
     "DaytonaProvider",
@@ -42,6 +45,7 @@ __all__ = [
     "Leftover",
     "LocalDockerProvider",
     "LocalProvider",
+    "ModalProvider",
     "NovitaSandboxProvider",
     "Provider",
     "RayProvider",
@@ -67,6 +71,7 @@ _HOMES = {
     **dict.fromkeys(["Deploying", "Launch", "deploy"], "openenv.providers.launch"),
     **dict.fromkeys(["from_docker_image", "from_env", "from_hub"], "openenv.providers.launch"),
     **dict.fromkeys(["Capabilities", "LaunchSpec", "Resources"], "openenv.providers.spec"),
+    "ACASandboxProvider": "openenv.providers.sandbox.azure",
     "DaytonaProvider": "openenv.providers.sandbox.daytona",
     "DockerSwarmProvider": "openenv.providers.swarm",
     "E2BProvider": "openenv.providers.sandbox.e2b",
@@ -76,6 +81,7 @@ _HOMES = {
     "LocalDockerProvider": "openenv.providers.docker",
     "LocalProvider": "openenv.providers.local",
     "NovitaSandboxProvider": "openenv.providers.sandbox.novita",
+    "ModalProvider": "openenv.providers.sandbox.modal",
     "RayProvider": "openenv.providers.ray",
     "SlurmProvider": "openenv.providers.slurm",
     "UVProvider": "openenv.providers.uv",

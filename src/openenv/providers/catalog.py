@@ -74,10 +74,12 @@ _ENTRIES = (
     ProviderEntry("kubernetes", "KubernetesProvider", "kubernetes", "pods of a Kubernetes cluster"),
     ProviderEntry("ray", "RayProvider", "ray", "actors of a Ray cluster"),
     ProviderEntry("slurm", "SlurmProvider", None, "jobs of a Slurm cluster"),
+    ProviderEntry("aca", "ACASandboxProvider", "azure", "sandboxes of Azure Container Apps"),
     ProviderEntry("daytona", "DaytonaProvider", "daytona", "sandboxes of Daytona"),
     ProviderEntry("e2b", "E2BProvider", "e2b", "sandboxes of E2B"),
     ProviderEntry("novita", "NovitaSandboxProvider", "novita", "sandboxes of Novita"),
     ProviderEntry("hf", "HFSandboxProvider", "sandbox", "jobs on the Hub"),
+    ProviderEntry("modal", "ModalProvider", "modal", "sandboxes of Modal"),
 )
 CATALOG: Mapping[str, ProviderEntry] = {each.name: each for each in _ENTRIES}
 """Every provider, by its name in commands."""
