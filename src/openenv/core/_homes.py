@@ -177,7 +177,8 @@ _NAMES = {
     "openenv.protocol.forms": "serialize_observation",
     "openenv.protocol.jsonrpc": "JsonRpcErrorCode",
     "openenv.providers": """
-        ContainerProvider DockerSwarmProvider KubernetesProvider LocalDockerProvider RuntimeProvider UVProvider
+        ContainerProvider DaytonaProvider DockerSwarmProvider KubernetesProvider LocalDockerProvider
+        NovitaSandboxProvider RuntimeProvider UVProvider
     """,
     "openenv.providers.launch": "hf_space_subdomain",
     "openenv.providers.uv": "GIT_URL_PREFIX",
@@ -207,6 +208,11 @@ OTHERS = {
         "Message": "openenv.rollouts.resource",
         "_resolve_env_reward": "openenv.rollouts.white_box",
     }
+}
+# The submodules of `openenv.core.containers.runtime` that have no files, and their names.
+_CLOUD_MODULES = {
+    "daytona_provider": "ContainerProvider DaytonaProvider",
+    "novita_provider": "ContainerProvider NovitaSandboxProvider",
 }
 # The submodules of `openenv.core.harness` that have no files, and their names.
 _HARNESS_MODULES = {
@@ -303,6 +309,8 @@ def take(module: str, names: Iterable[str]) -> tuple[Callable[[str], Any], Calla
 
     if module == "openenv.core.harness":
         _add_modules(module, _HARNESS_MODULES)
+    if module == "openenv.core.containers.runtime":
+        _add_modules(module, _CLOUD_MODULES)
     return get_or_import, listed
 
 
