@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests with a verb each: they need more than the project's own Python packages.
 NOT_HERE := --ignore tests/infra --ignore tests/kubernetes --ignore tests/llamacpp --ignore tests/web
+# Tests that run where Linux's extras are taken away (tests/portable/sitecustomize.py).
+PORTABLE := tests/client/test_env_client.py tests/client/test_vector_sessions.py tests/client/test_shared_memory.py \
+	tests/server/test_page_endpoints.py tests/server/test_page_socket.py tests/server/test_http.py \
+	tests/recording/test_recorder.py tests/recording/test_compactor.py tests/cli/test_serve.py tests/cli/test_main.py
 PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 
 # pip compiles nothing here (--no-compile): what is imported is compiled once, by the first process that imports it. Where
 # this variable is set, as in images for containers, every process of every test would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-models test-clouds test-trainers check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-batched bench-peer bench-recording replay-bundled plots chaos soak clean
+.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-models test-clouds test-trainers test-portable check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-batched bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -85,16 +89,24 @@ $(VENV)/.clouds: requirements-clouds.txt $(VENV)/.installed
 	@$(PIP) install --no-compile --no-deps -r requirements-clouds.txt
 	@touch $@
 
+test-portable: install ## Client, server, vector, recording, CLI and page without what macOS and Windows lack
+	@for system in macos windows; do \
+		OPENENV_TEST_PLATFORM=$$system PYTHONPATH=tests/portable $(BIN)/python -m pytest $(PORTABLE) -m "not slow" -n 0 || exit 1; \
+	done
+
 test-trainers: install .venv-trainers/.installed ## The tests that need torch and trl, in a virtual environment of their own
 	@.venv-trainers/bin/python -m pytest tests/trainers
 
-check: install ## Lint, format, types (of the documents' examples too), names, import rules
+check: install ## Lint, format, types (of the documents' examples, on macOS and on Windows too), names, import rules
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/python scripts/check_names.py
 	@$(BIN)/mypy --no-error-summary & types=$$!; \
+		for system in darwin win32; do \
+			$(BIN)/mypy --no-error-summary --platform $$system --cache-dir .mypy_cache/$$system -p openenv || exit 1; \
+		done & systems=$$!; \
 		$(BIN)/python -m tests.docs.check_types; examples=$$?; \
-		wait $$types && exit $$examples
+		wait $$types && wait $$systems && exit $$examples
 	@$(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 
 format: install ## Fix what ruff can fix

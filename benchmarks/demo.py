@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from openenv._plots import require_matplotlib
-from openenv._tuning import raise_file_limit
+from openenv._processes import raise_file_limit
 from openenv.bench.batch import Mode, RequestBatch, run_batch
 from openenv.bench.load import LoadCounts, check_share
 from openenv.bench.served import ServedTarget

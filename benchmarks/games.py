@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from openenv._processes import raise_file_limit
 from openenv._statistics import Quantiles, quantiles_of
-from openenv._tuning import raise_file_limit
 from openenv.bench.batch import Mode, RequestRow
 from openenv.bench.load import LoadCounts, LoadProcess, check_share, run_load, run_loop, without_gc
 from openenv.client import GenericEnvClient

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used (PEP 562)."""
+"""Imports that happen when a name is first used (PEP 562), and of modules that a system may lack."""
 
 from __future__ import annotations
 
@@ -35,3 +35,11 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], 
         return sorted(getattr(sys.modules[package], "__all__", homes))
 
     return get, names
+
+
+def module_or_none(name: str) -> Any:
+    """A module of the standard library; None on systems that lack it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None

@@ -12,6 +12,8 @@ import weakref
 from hashlib import sha256
 from typing import Any
 
+from ._files import fcntl
+
 # The token's place. The rest begins where the lines of any processor's cache do.
 _HEAD_BYTES = 64
 _TOKEN_BYTES = 32
@@ -26,7 +28,7 @@ def memory_file(name: str) -> int:
     Args:
         name: Its name for tools that inspect the process.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux" and hasattr(os, "memfd_create"):
         return os.memfd_create(name)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
@@ -53,10 +55,8 @@ class SharedSegment:
     withdraw: weakref.finalize[..., Any]
 
     def __init__(self, size: int):
-        if sys.platform != "linux":
+        if sys.platform != "linux" or not hasattr(os, "memfd_create"):
             raise OSError(_UNAVAILABLE)
-        import fcntl
-
         self.descriptor = os.memfd_create("openenv-arrays", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.withdraw = weakref.finalize(self, os.close, self.descriptor)
         """Closes the descriptor: no further process can open the memory. May be called repeatedly."""
@@ -87,8 +87,6 @@ def open_segment(process: int, descriptor: int) -> tuple[str, memoryview]:
     """
     if sys.platform != "linux":
         raise OSError(_UNAVAILABLE)
-    import fcntl
-
     # Nothing happens if it is something else: a terminal, a pipe.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     opened = os.open(f"/proc/{process}/fd/{descriptor}", flags)

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from openenv._tuning import raise_file_limit
+from openenv._processes import raise_file_limit
 from openenv.bench import load
 from openenv.bench.load import check_share, enough_processes
 from openenv.errors import UsageError

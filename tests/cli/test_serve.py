@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
@@ -168,6 +167,7 @@ def test_one_line_says_url_ui_key_sessions_and_workers(capsys):
 @pytest.mark.parametrize("width", [80, 140])
 def test_a_terminal_breaks_no_word_of_the_line(monkeypatch, width):
     near, far = pty.openpty()
+    fcntl = pytest.importorskip("fcntl")
     fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     key = "a-key-that-is-made" * 3
     with socket.create_server(("127.0.0.1", 0)) as listener, os.fdopen(far, "w") as terminal:
@@ -264,12 +264,13 @@ def test_the_command_of_workers_is_not_for_people():
     assert "worker " not in CliRunner().invoke(app, ["--help"]).output
 
 
-def test_where_connections_cannot_be_passed_there_is_one_worker(monkeypatch):
+def test_where_connections_cannot_be_passed_several_workers_are_refused(monkeypatch):
     monkeypatch.delattr(socket, "send_fds")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         arguments = ["serve", "echo", "--workers", "4", "--port", str(taken.getsockname()[1])]
         result = CliRunner().invoke(app, arguments, standalone_mode=False)
-    assert "cannot pass connections between processes: serving with 1 worker" in result.output
+    assert isinstance(result.exception, UsageError)
+    assert "--workers 4 needs Linux" in str(result.exception)
     assert os.environ.get("WORKERS") is None
 
 

@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -42,6 +41,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_files() -> Iterator[None]:
     """No file of this process grows beyond 10,000 bytes: what a full disk is like."""
+    resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
     yield

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from openenv._tuning import CALLS_A_LEVEL, MOST_S, SwitchInterval
+from openenv._processes import CALLS_A_LEVEL, MOST_S, SwitchInterval
 from openenv.runtime.thread import Mailbox
 from openenv.types import Action
 

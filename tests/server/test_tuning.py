@@ -21,7 +21,7 @@ def test_what_is_loaded_is_left_alone_and_collection_goes_on():
 
 FRAGMENTS = """
 from pathlib import Path
-from openenv._tuning import release_free_memory
+from openenv._processes import release_free_memory
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from .._asyncio import on_thread, run_to_completion
+from .._processes import KILL
 from ..errors import LaunchFailed, ProviderFailed, UsageError
 from ..providers.docker_engine import docker_client, docker_errors, pull, unless_gone
 from ..providers.owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
@@ -126,7 +126,7 @@ class DockerSandbox(Sandbox):
         if code is None and not timed_out:
             raise ProviderFailed(f"the container ended during {words[0]}: {await self._why_gone()}")
         printed, complaint = (output.text() for output in outputs)
-        code = 128 + signal.SIGKILL if code is None else code
+        code = 128 + KILL if code is None else code
         return CommandResult(code, printed, complaint, timed_out, any(output.truncated for output in outputs))
 
     async def put(self, files: Files | str | os.PathLike[str], path: str) -> None:

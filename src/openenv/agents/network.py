@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._asyncio import on_thread
+from .._sockets import receive_with_descriptors
 from ..errors import InvalidArgument, LaunchFailed
 
 _CHUNK = 65536
@@ -111,7 +112,7 @@ class NetworkRelay:
                     f"allow: {', '.join(self.allow)} cannot be opened to the sandbox ({said}): run this program as "
                     "root, or use a ProcessSandbox, and do not list an address twice"
                 )
-            _, descriptors, _, _ = socket.recv_fds(ours, 16, len(self._addresses))
+            _, descriptors = receive_with_descriptors(ours, 16, len(self._addresses))
         return [socket.socket(fileno=descriptor) for descriptor in descriptors]
 
 
@@ -125,6 +126,8 @@ def listen_in(pid: str, channel: str, addresses: str) -> None:
     """
     import fcntl
 
+    if sys.platform == "win32":
+        raise OSError("network namespaces need Linux")
     libc = ctypes.CDLL(None, use_errno=True)
     network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
     owner = fcntl.ioctl(network, 0xB701)  # NS_GET_USERNS

@@ -8,8 +8,8 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .._asyncio import on_thread, run_to_completion, start_task
+from .._processes import KILL, signals
 from .._shared_memory import memory_file
 from ..errors import LaunchFailed, ProviderFailed, UsageError
 from ..settings import variable_here
@@ -118,7 +119,7 @@ class ProcessSandbox(Sandbox):
         words = ["prlimit", f"--fsize={size}", "tar", "-c", "-C", str(at.parent), "--", at.name or "."]
         with tempfile.TemporaryFile() as archive:
             copied = await self._execute(words, _COPY_S, {}, "/", stdout=archive)
-            if copied.exit_code == 128 + signal.SIGXFSZ or archive.seek(0, os.SEEK_END) >= size:
+            if copied.exit_code == 128 + sum(signals("SIGXFSZ")) or archive.seek(0, os.SEEK_END) >= size:
                 raise self._too_large(path)
             if copied.timed_out:
                 raise ProviderFailed(f"{path} could not be copied out of the sandbox within {_COPY_S:g} s")
@@ -294,7 +295,7 @@ class ProcessSandbox(Sandbox):
         if code is None and not timed_out:
             raise LaunchFailed(f"bubblewrap started no command: {complaint.strip()[-500:]}: {_HOW}")
         truncated = any(output.truncated for output in outputs)
-        return CommandResult(128 + signal.SIGKILL if code is None else code, printed, complaint, timed_out, truncated)
+        return CommandResult(128 + KILL if code is None else code, printed, complaint, timed_out, truncated)
 
     async def _end(self, started: asyncio.Future[_Running]) -> int | None:
         """Ends the first process of the sandbox, and so all of them; then bubblewrap ends, which waits for it.
@@ -306,7 +307,7 @@ class ProcessSandbox(Sandbox):
         with contextlib.closing(running.status), contextlib.closing(running.gate):
             if running.process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(running.pid, signal.SIGKILL) if running.pid else running.process.kill()
+                    os.kill(running.pid, KILL) if running.pid else running.process.kill()
                 await running.process.wait()
             await asyncio.gather(running.reading, self.network.close(), return_exceptions=True)
             ended = _documents(running.status.read())
@@ -369,7 +370,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _is_privileged() -> bool:
     """Whether this process may change its user."""
-    if os.geteuid() != 0:
+    if sys.platform == "win32" or os.geteuid() != 0:
         return False
     found = [line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "CapEff" in line]
     return bool(found) and int(found[0], 16) & _NEEDED == _NEEDED

@@ -15,8 +15,8 @@ from functools import cache, partial
 from typing import IO, TYPE_CHECKING, Any
 
 from .._http import bearer
+from .._processes import raise_file_limit
 from .._statistics import quantiles_of
-from .._tuning import raise_file_limit
 from ..client.endpoints import websocket_url
 from ..errors import MissingExtra, ProtocolViolation, from_wire
 from ..providers.gateway import HEADER

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import mmap
-import resource
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from .._processes import peak_bytes
 from ..environment import Environment
 from ..types import Action, Observation, State
 
@@ -69,7 +68,7 @@ class Holder(Environment[Hold, Held, State]):
             peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
         except (OSError, StopIteration):
             # ru_maxrss of Linux also counts the process before it executed Python.
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+            peak = peak_bytes()
         return Held(allocation_s=allocation_s, peak_rss_bytes=peak, reward=1.0, done=True)
 
     @property

@@ -150,7 +150,7 @@ def run_load(
     context = multiprocessing.get_context("spawn")
     board = context.RawArray("q", len(shares) * len(LoadCounts._fields))
     processes: list[Any] = []
-    connections: list[Connection[Any, Any]] = []
+    connections: list[Any] = []
     try:
         for index, share in enumerate(shares):
             here, there = context.Pipe()

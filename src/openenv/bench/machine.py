@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 from collections.abc import Iterable, Mapping
@@ -14,8 +15,7 @@ from .. import __version__
 from ..errors import UsageError
 
 PROC = Path("/proc")
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICK_S = 0.01  # of the times in /proc (USER_HZ)
 
 
 class Processes:
@@ -42,8 +42,10 @@ def process_tree(roots: Iterable[int]) -> list[int]:
     """PIDs of the running processes: `roots` and all of their descendants.
 
     Raises:
-        UsageError: One of the roots does not run.
+        UsageError: One of the roots does not run, or this system is not Linux.
     """
+    if not PROC.is_dir():
+        raise UsageError("CPU time and memory of processes are read from /proc, which only Linux has: measure there")
     children: dict[int, list[int]] = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -70,7 +72,7 @@ def resident_bytes(pids: Iterable[int]) -> int:
     total = 0
     for pid in pids:
         try:
-            total += int((PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE_BYTES
+            total += int((PROC / str(pid) / "statm").read_text().split()[1]) * mmap.PAGESIZE
         except (FileNotFoundError, ProcessLookupError):
             continue
     return total

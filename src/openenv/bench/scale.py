@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .._http import bearer, fetch
-from .._tuning import raise_file_limit
+from .._processes import raise_file_limit
 from ..errors import ConnectionFailed, UsageError
 from ..providers import Gateway, deploy
 from ..providers.catalog import catalog_entry

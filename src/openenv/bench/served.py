@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import Self
 
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_create_server
 
-from .._tuning import raise_file_limit
+from .._processes import raise_file_limit, use_cores
 from ..client import GenericEnvClient
 from ..errors import ConnectionFailed, LaunchFailed, NotReady
 from ..providers.process import Process
@@ -68,8 +67,8 @@ class ServedProcess:
         raise_file_limit()
         self._process = Process(self._command, None, self._cwd)
         try:
-            if self._cpus is not None and sys.platform == "linux":
-                os.sched_setaffinity(self._process.pid, self._cpus)
+            if self._cpus is not None:
+                use_cores(self._process.pid, self._cpus)
             self._await_reset(time.monotonic() + READY_S)
             self.settle()
         except BaseException:

@@ -15,8 +15,8 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Protocol
 
+from .._processes import raise_file_limit
 from .._statistics import nearest_rank
-from .._tuning import raise_file_limit
 from ..client import GenericEnvClient
 from ..client.vector import VectorEnvClient
 from ..errors import LaunchFailed, OpenEnvError

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from .._files import lock_folder
+from .._processes import can_fork, fork
 from ..errors import InvalidArgument, UsageError
-from ..recording.storage import lock_file
 from .export import export_session, to_trace_entries, to_training_trace, training_segments
 from .http import HttpConnection, asgi_app
 from .service import CaptureOptions, CaptureService, worker_socket
@@ -261,11 +262,10 @@ def run(options: CaptureOptions, host: str, port: int, ready: Callable[[str], No
 
 def _run_workers(options: CaptureOptions, listener: socket.socket, begun: Callable[[], None]) -> int:
     """Serves in children, and starts another one in place of each that dies."""
-    if not hasattr(os, "fork") or options.folder is None:
+    if not can_fork() or options.folder is None:
         raise InvalidArgument("several workers need a folder that they share, and a system with fork: give --folder")
     Path(options.folder).mkdir(parents=True, exist_ok=True)
-    lock = os.open(options.folder, os.O_RDONLY | os.O_CLOEXEC)
-    if not lock_file(lock):
+    if (lock := lock_folder(Path(options.folder))) is None:
         raise UsageError(f"another proxy records into {options.folder}: end that one, or choose another folder")
     children: dict[int, int] = {}
     stopping = False
@@ -277,7 +277,7 @@ def _run_workers(options: CaptureOptions, listener: socket.socket, begun: Callab
             os.kill(child, signal.SIGTERM)
 
     def begin(worker: int) -> None:
-        child = os.fork()
+        child = fork()
         if child:
             children[child] = worker
             return
@@ -293,7 +293,7 @@ def _run_workers(options: CaptureOptions, listener: socket.socket, begun: Callab
     signal.signal(signal.SIGINT, stop)
     begun()
     while children:
-        child, _ = os.wait()
+        child, _ = os.waitpid(-1, 0)
         worker = children.pop(child)
         if not stopping:
             begin(worker)

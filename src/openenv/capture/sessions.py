@@ -17,8 +17,9 @@ from typing import Any
 
 import msgspec
 
+from .._files import BINARY, lock_folder
 from ..errors import InvalidArgument, JournalFailed, JournalInUse, UnreadableRecord
-from ..recording.storage import JSONL, lock_file
+from ..recording.storage import JSONL
 from .dialects.base import EngineAnswer, ModelCall, RequestRefused
 from .graph import SessionGraph, TurnRecord
 from .upstream import CaptureLevel
@@ -142,7 +143,7 @@ class CaptureSession:
         line = _encode(record) + b"\n"
         try:
             if self._file < 0:
-                self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY, 0o600)
             written = os.write(self._file, line)
             if written != len(line):
                 os.ftruncate(self._file, os.fstat(self._file).st_size - written)
@@ -219,16 +220,14 @@ class SessionStore:
         self._sizes: dict[str, int] = {}
         self._sessions: OrderedDict[str, CaptureSession] = OrderedDict()
         self._open: OrderedDict[str, CaptureSession] = OrderedDict()
-        self._lock = -1
+        self._lock: int | None = None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            if lock:
-                self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
-                if not lock_file(self._lock):
-                    os.close(self._lock)
-                    raise JournalInUse(
-                        f"another proxy records into {self.folder}: end that one, or choose another folder"
-                    )
+            self._lock = lock_folder(self.folder) if lock else None
+            if lock and self._lock is None:
+                raise JournalInUse(
+                    f"another proxy records into {self.folder}: end that one, or choose another folder"
+                )
         except OSError as error:
             if isinstance(error, JournalInUse):
                 raise
@@ -319,9 +318,9 @@ class SessionStore:
         """Gives up the folder; removes it if it ends with the store."""
         for session in self._sessions.values():
             session.close()
-        if self._lock >= 0:
+        if self._lock is not None:
             os.close(self._lock)
-            self._lock = -1
+            self._lock = None
         if self._own is not None:
             shutil.rmtree(self._own, ignore_errors=True)
 

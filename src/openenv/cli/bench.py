@@ -18,7 +18,7 @@ import click
 import openenv
 
 from .._plots import require_matplotlib
-from .._tuning import raise_file_limit
+from .._processes import raise_file_limit
 from ..errors import UsageError
 from ..providers.catalog import CATALOG
 from .terminal import COUNT, FOLDER, display_module, ended_in_order, together, yaml_pairs

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .._tuning import raise_file_limit
+from .._processes import raise_file_limit
 from ..errors import UsageError
 from ..settings import CaptureSettings, is_loopback
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-import signal
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .._asyncio import on_thread
+from .._processes import on_signal
 from ..errors import LaunchFailed, OpenEnvError, UsageError
 from .terminal import COUNT, PATH, plural, together, variable
 
@@ -207,11 +207,10 @@ class GatewayRun:
         Raises:
             LaunchFailed: Envoy has ended.
         """
-        loop = asyncio.get_running_loop()
         work = asyncio.create_task(self._work())
-        loop.add_signal_handler(signal.SIGINT, self._end, work, True)
-        loop.add_signal_handler(signal.SIGTERM, self._end, work, False)
-        loop.add_signal_handler(signal.SIGHUP, setattr, self, "_reload", True)
+        on_signal("SIGINT", self._end, work, True)
+        on_signal("SIGTERM", self._end, work, False)
+        on_signal("SIGHUP", setattr, self, "_reload", True)
         with contextlib.suppress(asyncio.CancelledError):
             await work
         return self._interrupted

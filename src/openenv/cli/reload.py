@@ -87,7 +87,7 @@ class Reloader:
         finally:
             signal.signal(signal.SIGTERM, before)
 
-    def _until_changed(self, process: BaseProcess, pipe: Connection, seen: Snapshot) -> Snapshot:
+    def _until_changed(self, process: BaseProcess, pipe: Any, seen: Snapshot) -> Snapshot:
         """Waits until a file has changed, and reports state changes of the server meanwhile."""
         lives = True
         while True:

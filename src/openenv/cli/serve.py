@@ -19,7 +19,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from .._tuning import raise_file_limit
+from .._processes import raise_file_limit
 from ..errors import OpenEnvError, UnknownEnvironment, UsageError
 from ..project import target as targets
 from ..providers.redaction import redact
@@ -392,9 +392,13 @@ def serve(target: str, reload: bool, **options: Any) -> None:
     if settings.workers > 1:
         from ..server.workers import Supervisor, can_pass_sockets
 
-        if reload or not can_pass_sockets():
-            platform = "this platform cannot pass connections between processes"
-            say(settings, f"{'--reload starts one process' if reload else platform}: serving with 1 worker")
+        if not can_pass_sockets():
+            raise UsageError(
+                f"--workers {settings.workers} needs Linux, whose processes pass connections to one another: serve "
+                "with --workers 1, or start several servers behind a gateway (openenv gateway)"
+            )
+        if reload:
+            say(settings, "--reload starts one process: serving with 1 worker")
             settings = settings.model_copy(update={"workers": 1})
     logs.configure_logging(settings.log_format, settings.log_level)
     check_tls(settings)

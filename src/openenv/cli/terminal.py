@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from .._processes import signals
 from ..errors import MissingExtra, UsageError
 from ..providers.redaction import is_secret, redact
 
@@ -234,7 +235,7 @@ def ended_in_order() -> Iterator[None]:
         sys.exit(128 + number)
 
     # A command under nohup must continue.
-    numbers = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
+    numbers = [each for each in signals("SIGTERM", "SIGHUP") if signal.getsignal(each) is not signal.SIG_IGN]
     before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import io
 import json
@@ -16,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
+from .._files import BINARY, lock_file, sync_folder
 from ..errors import InvalidArgument, JournalInUse, JournalMismatch, OpenEnvError
 
 _SEED_BITS = 31
@@ -133,18 +133,16 @@ class TaskJournal:
         self.path = path
         self._sync = sync
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | BINARY, 0o644)
         except OSError as error:
             raise InvalidArgument(f"the journal {path} cannot be opened: {error.strerror}") from None
         self._end = 0
         try:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not lock_file(self._file):
                 raise JournalInUse(
                     f"another sampler uses the journal {path}: close that one, or give each process a shard and a "
                     "journal of its own (shard=, shards=, journal=)"
-                ) from None
+                )
             self._recorded = self._read(plan)
         except BaseException:
             self.close()
@@ -219,11 +217,7 @@ class TaskJournal:
         if not whole:
             self._append(json.dumps({"journal": _KIND, "version": _VERSION, **asdict(plan)}) + "\n")
             if self._sync:  # a new file's name is on the disk only after a sync of its folder
-                folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    os.fsync(folder)
-                finally:
-                    os.close(folder)
+                sync_folder(self.path.parent)
         return rest
 
     def _check(self, line: bytes, plan: SamplingPlan) -> None:
@@ -269,4 +263,5 @@ def _close_in_child() -> None:
         journal.close()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from .._asyncio import on_thread
+from .._processes import KILL, signal_group
 from ..settings import environ_of_environments
 from .agents import HarnessNotRunningError, HarnessStartupError
 
@@ -212,9 +212,9 @@ class HarnessProcess:
             thread.start()
 
     def _end(self, process: subprocess.Popen[str]) -> None:
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number in (signal.SIGTERM, KILL):
             with contextlib.suppress(ProcessLookupError):  # the whole group has ended
-                os.killpg(process.pid, number)
+                signal_group(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(self.terminate_grace_s)
         self._lines.end()

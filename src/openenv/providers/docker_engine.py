@@ -6,7 +6,6 @@ import contextlib
 import logging
 import re
 import shutil
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 from .._asyncio import on_thread
 from .._exceptions import undo_on_error
+from .._sockets import unix_socket
 from ..errors import LaunchFailed, MissingExtra, ProviderBusy, ProviderFailed, UsageError
 from .redaction import redact, secrets_of
 
@@ -48,7 +48,7 @@ def docker_client() -> Any:
     try:
         if host.startswith("unix://"):
             # The SDK leaks a socket when it connects to a Unix socket without a listener.
-            with socket.socket(socket.AF_UNIX) as end:
+            with unix_socket() as end:
                 end.connect(host.removeprefix("unix://"))
         engine = docker.from_env(max_pool_size=CONNECTIONS)
         with undo_on_error(engine.close):
@@ -66,7 +66,7 @@ def _close_failed_sockets(api: Any, host: str) -> None:
 
     class Connection(unixconn.UnixHTTPConnection):
         def connect(self) -> None:
-            self.sock = socket.socket(socket.AF_UNIX)  # closed with its connection, also if the connect below fails
+            self.sock = unix_socket()  # closed with its connection, also if the connect below fails
             self.sock.settimeout(self.timeout)
             self.sock.connect(self.unix_socket)
 

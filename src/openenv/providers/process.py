@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from .._asyncio import on_thread, start_task
+from .._processes import KILL, signal_group
 from ..errors import LaunchFailed
 from .redaction import TAIL_LINES, redact, secrets_of
 
@@ -167,14 +168,14 @@ class Process:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._child.wait(grace_s)
             finally:
-                self._signal(signal.SIGKILL)
+                self._signal(KILL)
                 self._child.wait()
         self._keeper.join(1.0)
         atexit.unregister(self.stop)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+            signal_group(self.pid, number)
 
     def _keep(self, started: threading.Event) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -124,7 +124,7 @@ def mesh_works() -> bool:
     """Whether this kernel has IPVS, which the routing mesh of a swarm needs."""
     if Path("/proc/net/ip_vs").exists():
         return True
-    modules = Path("/lib/modules") / os.uname().release  # the engine loads the module on first use
+    modules = Path("/lib/modules") / platform.release()  # the engine loads the module on first use
     lists = (modules / name for name in ("modules.dep", "modules.builtin"))
     return any("/ip_vs.ko" in each.read_text(errors="replace") for each in lists if each.is_file())
 

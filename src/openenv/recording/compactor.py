@@ -12,6 +12,8 @@ from collections import deque
 from importlib.util import find_spec
 from pathlib import Path
 
+from .._files import read_at
+from .._processes import run_when_idle
 from ..settings import environ_of_environments
 from .parquet import convert
 from .storage import ARRAYS, PARQUET, PART, record_files, run_locked
@@ -165,7 +167,7 @@ def compact_file(path: Path) -> bool:
         found = -1
         while end > 0 and found < 0:  # an incomplete last line is removed
             start = max(0, end - _TAIL)
-            found = os.pread(fd, end - start, start).rfind(b"\n")
+            found = read_at(fd, end - start, start).rfind(b"\n")
             end = start + found + 1
         if end < size:
             os.ftruncate(fd, end)
@@ -197,10 +199,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # SCHED_IDLE runs only on an idle processor; with niceness alone, a server that wakes up may wait.
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # it may be forbidden
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    elif hasattr(os, "nice"):
-        os.nice(19)
+    run_when_idle()
     sys.exit(main(sys.argv[1:]))

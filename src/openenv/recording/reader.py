@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from .._files import read_at
 from ..errors import MissingExtra, UnreadableRecord
 from .parquet import JSON_COLUMNS
 from .storage import ARRAYS, JSONL, PARQUET
@@ -142,9 +143,9 @@ class JsonlSource:
     def _line(self, place: int) -> bytes:
         """The line at an offset. It does not move the file position, which `heads` uses."""
         number = self._file.fileno()
-        line = os.pread(number, CHUNK_BYTES, place)
+        line = read_at(number, CHUNK_BYTES, place)
         while b"\n" not in line:
-            more = os.pread(number, max(CHUNK_BYTES, len(line)), place + len(line))
+            more = read_at(number, max(CHUNK_BYTES, len(line)), place + len(line))
             if not more:
                 break
             line += more

@@ -15,6 +15,8 @@ from pathlib import Path
 from time import gmtime, strftime, time
 from typing import NamedTuple
 
+from .._files import BINARY, RENAMES_OPEN_FILES, lock_file
+
 JSONL = ".jsonl"
 """A file that is being written, or was never rotated."""
 PARQUET = ".parquet"
@@ -188,8 +190,8 @@ class Journal:
         self.size = 0
         self.lines = 0
         # Locked before it gets its name: a compactor removes empty files without a lock.
-        made = path.with_name(path.name + PART) if os.name == "posix" else path
-        self._fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        made = path.with_name(path.name + PART) if RENAMES_OPEN_FILES else path
+        self._fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | BINARY, 0o644)
         lock_file(self._fd)
         if made != path:
             made.rename(path)
@@ -248,7 +250,7 @@ def run_locked(path: Path, work: Callable[[int], None]) -> bool:
         OSError: The file cannot be opened.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | BINARY)
     except FileNotFoundError:
         return False
     try:
@@ -258,17 +260,6 @@ def run_locked(path: Path, work: Callable[[int], None]) -> bool:
         return True
     finally:
         os.close(fd)
-
-
-def lock_file(fd: int) -> bool:
-    """Locks a file. Returns False if another process has locked it, or if the platform has no locks."""
-    try:
-        import fcntl
-
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):
-        return False
-    return True
 
 
 # Other processes also write there, so the folder is measured again after each 1/20 of the bound added here.

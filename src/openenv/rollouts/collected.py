@@ -14,9 +14,10 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from .._files import lock_file
 from ..errors import JournalInUse, UnreadableRecord
 from ..project.hub import dataset_card, push_dataset
-from ..recording.storage import lock_file, replace_file
+from ..recording.storage import replace_file
 from .records import ChatMessage, Rollout, Turn
 from .resource import HarnessRolloutResult, VerifyResult
 from .white_box import environment_reward, segment_rows, tool_trace_of

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from .._files import read_at
 from ..errors import UnreadableRecord
 from ..recording.reader import MOST_LINE_BYTES, Damage, ReadFault
 from .journal import rollout_files
@@ -214,7 +215,7 @@ class IndexedFile:
     def _tail(self, file: BinaryIO) -> int:
         """Checksum of the end of the indexed part."""
         first = max(0, self.size - _TAIL_BYTES)
-        return zlib.crc32(os.pread(file.fileno(), self.size - first, first))
+        return zlib.crc32(read_at(file.fileno(), self.size - first, first))
 
 
 class RolloutIndex:

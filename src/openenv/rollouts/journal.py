@@ -16,8 +16,9 @@ from typing import TypeVar
 
 import msgspec
 
+from .._files import lock_folder
 from ..errors import JournalFailed, JournalInUse, JournalMismatch, UnreadableRecord
-from ..recording.storage import JSONL, Journal, file_name, lock_file, new_stem
+from ..recording.storage import JSONL, Journal, file_name, new_stem
 from .records import Rollout, RolloutTask, StepRecord, Turn
 
 T = TypeVar("T")
@@ -155,12 +156,11 @@ class RolloutJournal:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with ExitStack() as files:
-                folder_fd = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
-                files.callback(os.close, folder_fd)
-                if not lock_file(folder_fd):
+                if (lock := lock_folder(self.folder)) is None:
                     raise JournalInUse(
                         f"another process works on the run in {self.folder}: end that one, or choose another folder"
                     )
+                files.callback(os.close, lock)
                 old = sorted(self.folder.glob(f"{_JOURNAL}*{JSONL}"))
                 for path in old:
                     self._read(path, environment, model)

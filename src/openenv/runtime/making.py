@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from .._introspection import unwrap_partial
-from .._tuning import use_batch_scheduling
+from .._processes import usable_cores, use_batch_scheduling
 from ..batched import BatchedEnvironment
 from ..errors import ConcurrencyConfigurationError, FactoryFailed, NotForkable, OpenEnvError, UsageError
 from ..settings import ServerSettings
@@ -73,8 +72,7 @@ class EnvironmentMaker:
         self._helpers: ThreadPoolExecutor | None = None
         making = limits.max_constructing or None
         if making is None and pool is not None:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            making = CONSTRUCTING_A_CORE * cores
+            making = CONSTRUCTING_A_CORE * usable_cores()
         self.gate = None if making is None else ConcurrencyGate(making)
 
     @property

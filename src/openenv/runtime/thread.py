@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from types import CoroutineType
 from typing import Any
 
-from .._tuning import SWITCH_INTERVAL, use_batch_scheduling
+from .._processes import SWITCH_INTERVAL, use_batch_scheduling
 from .executor import Done, Operation, attempt, close, construct, has_close
 
 

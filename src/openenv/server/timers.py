@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from .._tuning import release_free_memory
+from .._processes import release_free_memory
 
 if TYPE_CHECKING:
     from .v2_session import V2Session

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import mmap
 import sys
 import threading
 from collections import Counter
@@ -59,9 +60,7 @@ def resident_bytes() -> int | None:
             if process == "self":
                 return None
             # A child has ended.
-    import resource
-
-    return pages * resource.getpagesize()
+    return pages * mmap.PAGESIZE
 
 
 async def _held_after() -> dict[str, Counter[str]]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 
-from openenv._tuning import raise_file_limit
+from openenv._processes import raise_file_limit
 
 __all__ = ["Crowd", "Seat", "spread"]
 

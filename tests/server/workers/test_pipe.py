@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from openenv.server.workers.pipe import MOST_BYTES, MOST_SOCKETS, MessageKind, Pipe, PipeMessage, can_pass_sockets
+from openenv._sockets import can_pass_sockets
+from openenv.server.workers.pipe import MOST_BYTES, MOST_SOCKETS, MessageKind, Pipe, PipeMessage
 
 from .whereabouts import opened
 

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import LaunchFailed, NotAProject
+from ..._processes import KILL, can_fork, signal_group
+from ...errors import LaunchFailed, NotAProject, UsageError
 from ...runtime.process.fork_server import PipeTail
 from ...testing import cheat_checks, code_checks, score_checks
 from ...testing.check import Check
@@ -196,6 +197,8 @@ class Examination:
 
     @contextlib.contextmanager
     def _process(self, checks: list[Check]) -> Iterator[tuple[subprocess.Popen[bytes], int, PipeTail]]:
+        if not can_fork():
+            raise UsageError("the checks run in processes that inherit pipes, as on POSIX: use WSL or a container")
         report, theirs = os.pipe()
         reading, writing = os.pipe()
         output, subject = PipeTail(reading), self.subject
@@ -224,10 +227,10 @@ class Examination:
             finally:  # also after Ctrl-C; its children may have their own process groups
                 started = [int(each) for each in descendants(str(process.pid))]
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+                    signal_group(process.pid, KILL)
                 for each in started:
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(each, signal.SIGKILL)
+                        os.kill(each, KILL)
                 process.wait()
         finally:
             os.close(report)

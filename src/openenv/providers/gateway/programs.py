@@ -18,7 +18,7 @@ from typing import Any
 
 from ..._asyncio import on_thread
 from ..._http import HttpReply, fetch
-from ..._tuning import raise_file_limit
+from ..._processes import raise_file_limit
 from ...errors import ConnectionLost, LaunchFailed, MissingExtra, NotReady, ProviderFailed, UsageError
 from ..process import Process, ProcessStart
 from ..redaction import with_tail

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import pwd
 import re
+import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -40,6 +40,10 @@ def environ_of_jobs() -> dict[str, str]:
 
 def user() -> str:
     """Slurm's name of the user that owns our jobs."""
+    if sys.platform == "win32":
+        raise ProviderFailed("Windows has no Slurm: run this on a login node or in a job")
+    import pwd  # noqa: PLC0415 - Windows lacks it
+
     with suppress(KeyError):
         return pwd.getpwuid(os.getuid()).pw_name
     return str(os.getuid())

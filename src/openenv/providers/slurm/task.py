@@ -59,6 +59,8 @@ class _Task:
         environ: Environment variables of the job.
     """
 
+    server: subprocess.Popen[bytes]
+
     def __init__(self, plan: dict[str, Any], environ: dict[str, str]):
         self.plan = plan
         self.environ = environ
@@ -83,6 +85,8 @@ class _Task:
         self.folder = None if plan.get("folder") is None else Path(plan["folder"])
 
     def run(self) -> int:
+        if sys.platform == "win32":  # no node of Slurm
+            raise OSError("a Slurm task runs on Linux")
         port = self.plan["port"]
         if port is None:
             with socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET) as finder:
@@ -154,6 +158,8 @@ class _Task:
 
     def handle_signals(self, numbers: bytes) -> None:
         """Handles signals: SIGTERM makes the server drain and end; SIGUSR1 kills it."""
+        if sys.platform == "win32":
+            return
         self.asked = self.asked or bool({signal.SIGTERM, signal.SIGUSR1} & set(numbers))
         if signal.SIGUSR1 in numbers or self.server.poll() is not None:
             self.kill()  # its children, too: they would keep its log open
@@ -161,6 +167,8 @@ class _Task:
             self.server.terminate()
 
     def kill(self) -> None:
+        if sys.platform == "win32":
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.server.pid, signal.SIGKILL)
 

@@ -17,6 +17,8 @@ from types import CoroutineType
 from typing import Any
 
 from ..._asyncio import as_coroutine
+from ..._processes import adopt_orphans, die_with_parent, limit_of
+from ..._sockets import receive_with_descriptors
 from ...errors import FactoryFailed, NotForkable
 from .. import executor
 from ..loop import EagerTask
@@ -43,10 +45,12 @@ def double_fork() -> int:
 
     def detach() -> None:
         limit = time.monotonic() + _PATIENCE_S
+        if sys.platform == "win32":
+            raise OSError("Windows has no fork")
         while os.getppid() != parent and time.monotonic() < limit:
             time.sleep(_LOOK_S)
         os.setsid()
-        sandbox.die_with_parent()
+        die_with_parent()
         if random_state is not None:  # Python reseeds `random` after a fork
             sys.modules["random"].setstate(random_state)
         if os.getppid() != parent:
@@ -54,10 +58,10 @@ def double_fork() -> int:
 
     try:
         # From now on, the parent of this process adopts orphans.
-        sandbox.adopt_orphans(False)
+        adopt_orphans(False)
         return sandbox.fork_through(lambda: None, detach)
     finally:
-        sandbox.adopt_orphans()
+        adopt_orphans()
 
 
 class SessionProcess:
@@ -157,7 +161,7 @@ class SessionProcess:
             )
         executor.ensure_rng(environment)
         self._answer(Verb.CALL, True, None)
-        _, descriptors, _, _ = socket.recv_fds(self._connection, 1, 2)
+        _, descriptors = receive_with_descriptors(self._connection, 1, 2)
         if len(descriptors) != 2:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -224,7 +228,7 @@ def _pickled(environment: Any, snapshot: Any) -> bytes:
     except Exception as error:
         sent = f"its state cannot be sent to another process ({executor.error_text(error)})"
         raise NotForkable(f"{name} cannot be forked: {sent}: implement save_state() and load_state()") from error
-    if len(state) > sandbox.most_output_bytes() - CHUNK_BYTES:
+    if len(state) > limit_of("RLIMIT_FSIZE") - CHUNK_BYTES:
         size = f"its state of {len(state)} bytes is over the limit (process_output_mb, OPENENV_PROCESS_OUTPUT_MB)"
         raise NotForkable(f"{name} cannot be forked: {size}")
     return state

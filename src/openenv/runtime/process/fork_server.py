@@ -20,6 +20,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
+from ..._files import set_nonblocking
+from ..._processes import KILL, adopt_orphans, die_with_parent, fork, signal_group, signals
+from ..._sockets import receive_with_descriptors
 from . import messages, sandbox
 from .child import SessionProcess
 
@@ -36,7 +39,7 @@ class PipeTail:
     """
 
     def __init__(self, descriptor: int):
-        os.set_blocking(descriptor, False)
+        set_nonblocking(descriptor)
         self.descriptor = descriptor
         self.text = b""
 
@@ -182,8 +185,7 @@ class ForkServer:
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._receive)
         self._woken, self._wake = os.pipe()
-        os.set_blocking(self._woken, False)
-        os.set_blocking(self._wake, False)
+        set_nonblocking(self._woken, self._wake)
         self._selector.register(self._woken, selectors.EVENT_READ, self._reap)
         self._orphans_at: float | None = None
         # Processes that the environment's module started on import are shared by all sessions.
@@ -197,7 +199,7 @@ class ForkServer:
             if number == signal.SIGTERM:
                 self._leaving = True
 
-        for number in (signal.SIGCHLD, signal.SIGTERM):
+        for number in signals("SIGCHLD", "SIGTERM"):
             signal.signal(number, hear)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
         while not self._leaving:
@@ -209,7 +211,7 @@ class ForkServer:
         self._pending.clear()
         limit = time.monotonic() + LEAVE_S
         for session in self._sessions.values():
-            _kill_group(session.pid, signal.SIGKILL)
+            _kill_group(session.pid, KILL)
         while time.monotonic() < limit and (self._pids or self._end_orphans()):
             self._selector.select(ORPHANS_S)
             self._reap()
@@ -221,20 +223,20 @@ class ForkServer:
         now = time.monotonic()
         for session in self._pids.values():
             if session.kill_at is not None and session.kill_at <= now:
-                _kill_group(session.pid, signal.SIGKILL)
+                _kill_group(session.pid, KILL)
                 session.kill_at = now + messages.GRACE_S
         for session_id in [number for number, each in self._pending.items() if each.limit <= now]:
             self._give_up(session_id)
         for pid in self._counter.over(self._pids):
             session = self._pids[pid]
             session.reason = messages.TOO_MANY
-            _kill_group(pid, signal.SIGKILL)
+            _kill_group(pid, KILL)
         if self._orphans_at is not None and self._orphans_at <= now:
             self._orphans_at = now + ORPHANS_S if self._end_orphans() else None
 
     def _receive(self) -> None:
         try:
-            message, descriptors, _, _ = socket.recv_fds(self._control, messages.MESSAGE_BYTES, 1)
+            message, descriptors = receive_with_descriptors(self._control, messages.MESSAGE_BYTES, 1)
         except ConnectionError:
             message, descriptors = b"", []
         if not message:
@@ -257,7 +259,7 @@ class ForkServer:
         elif verb == messages.END and (session := self._sessions.get(session_id)) and session.kill_at is None:
             (grace_s,) = rest
             session.kill_at = time.monotonic() + grace_s
-            _kill_group(session.pid, signal.SIGTERM if grace_s else signal.SIGKILL)
+            _kill_group(session.pid, signal.SIGTERM if grace_s else KILL)
 
     def _adopt(self, session_id: int, pid: int) -> None:
         """Adopts a process that a session's process has forked, if it is our child and belongs to no session yet."""
@@ -281,7 +283,7 @@ class ForkServer:
                 raise OSError("the fork server can open no more files")
             descriptors += os.pipe()
             if self._plan.sandbox == "none":
-                pid = os.fork()
+                pid = fork()
             else:
                 pid = sandbox.fork_inside(self._plan.kept, self._plan.limits.output_bytes)
         except OSError as error:
@@ -312,13 +314,14 @@ class ForkServer:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGTERM):
+            for number in signals("SIGCHLD", "SIGTERM"):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.setsid()
+            if sys.platform != "win32":
+                os.setsid()
             if self._plan.sandbox == "none":
-                sandbox.adopt_orphans()
-                sandbox.die_with_parent()
+                adopt_orphans()
+                die_with_parent()
                 if os.getppid() != _parent:
                     os._exit(1)
             os.dup2(writing, 2)
@@ -364,7 +367,7 @@ class ForkServer:
                     self._receive()  # a message may ask to adopt it
                 session = self._pids.pop(ended.si_pid, None)
                 if session is not None:
-                    _kill_group(session.pid, signal.SIGKILL)
+                    _kill_group(session.pid, KILL)
                 _, status = os.waitpid(ended.si_pid, 0)
                 if session is not None:
                     del self._sessions[session.id]
@@ -380,16 +383,20 @@ class ForkServer:
         orphans = [pid for pid in _children() if pid not in self._pids and pid not in self._helpers]
         if not self._leaving and (self._pending or (orphans and self._has_pending_message())):
             return True
+        if sys.platform == "win32":
+            return False
         for pid in orphans:
             with contextlib.suppress(OSError):
                 group = os.getpgid(pid)
                 if group != os.getpgrp():
-                    _kill_group(group, signal.SIGKILL)
-                os.kill(pid, signal.SIGKILL)
+                    _kill_group(group, KILL)
+                os.kill(pid, KILL)
         return bool(orphans)
 
     def _has_pending_message(self) -> bool:
         """Whether a message waits: it may announce a forked process."""
+        if sys.platform == "win32":
+            return False
         try:
             return bool(self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:  # no message waits, or the server has ended
@@ -412,7 +419,7 @@ def _children() -> list[int]:
 
 def _kill_group(leader: int, number: int) -> None:
     try:
-        os.killpg(leader, number)
+        signal_group(leader, number)
     except PermissionError:
         pass
     except ProcessLookupError:  # it was just forked, and does not lead a group yet
@@ -435,8 +442,8 @@ def main(descriptor: int, file: BinaryIO) -> None:
         plan, cwd = pickle.load(file)  # noqa: S301 - the server's own
     control.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sandbox.die_with_parent()  # during the import below, this process cannot notice the end of the server
-    sandbox.adopt_orphans()
+    die_with_parent()  # during the import below, this process cannot notice the end of the server
+    adopt_orphans()
     try:
         os.chdir(cwd)
         factory = pickle.loads(plan.factory)  # noqa: S301
@@ -446,7 +453,7 @@ def main(descriptor: int, file: BinaryIO) -> None:
                 msgspec.msgpack.encode([messages.FAILED, 0, traceback.format_exc()[-messages.MESSAGE_BYTES // 4 :]])
             )
         sys.exit(1)
-    sandbox.die_with_parent(signal.SIGTERM)
+    die_with_parent(signal.SIGTERM)
     # Imported objects are never freed. Excluded from garbage collection, their pages stay shared between processes.
     gc.collect()
     gc.freeze()

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from ..._sockets import send_with_descriptors
 from .messages import CHUNK_BYTES, HEAD
 
 
@@ -96,7 +97,7 @@ class ProcessHandle:
 
     def pass_on(self, descriptors: list[int]) -> None:
         """Sends copies of descriptors to a process that waits for them. Raises `OSError`."""
-        socket.send_fds(self.connection, [b"\0"], descriptors)
+        send_with_descriptors(self.connection, b"\0", descriptors)
 
     def end(self, reason: str, grace_s: float) -> None:
         """Ends the process, and calls its listener when it is gone."""

@@ -22,10 +22,12 @@ import msgspec
 
 from ..._backoff import Backoff
 from ..._shared_memory import memory_file
+from ..._sockets import can_pass_sockets, message_pair, send_with_descriptors
 from ...settings import ServerSettings, environ_of_environments
 from . import messages, sandbox
 from .handle import ProcessExit, ProcessHandle, ProcessListener
 from .sandbox import ProcessLimits
+from .spawn import ProcessSpawner
 
 # The fork server gets the import path of this process, which includes this package.
 _BOOT = (
@@ -58,7 +60,7 @@ class ForkServerProcess:
         self._orders = orders
         self._pool = pool
         self.started_at = self._loop.time()
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, theirs = message_pair()
         self._control.setblocking(False)
         plan_file = memory_file("openenv-plan")
         try:
@@ -94,7 +96,7 @@ class ForkServerProcess:
         while orders:
             message, passed = orders[0]
             try:
-                socket.send_fds(control, [message], [] if passed is None else [passed.fileno()])
+                send_with_descriptors(control, message, [] if passed is None else [passed.fileno()])
             except BlockingIOError:
                 self._loop.add_writer(control, self.flush)
                 return
@@ -182,8 +184,9 @@ class ProcessPool:
         # The processes that wait for a session.
         self._ready: deque[ProcessHandle] = deque()
         self._orders: Orders = deque()
-        self._fork_server: ForkServerProcess | None = None
-        self._former: list[ForkServerProcess] = []
+        self._fork_server: ForkServerProcess | ProcessSpawner | None = None
+        self._new_fork_server = ForkServerProcess if can_pass_sockets() else ProcessSpawner
+        self._former: list[ForkServerProcess | ProcessSpawner] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refill: asyncio.TimerHandle | None = None
         self._restart: asyncio.TimerHandle | None = None
@@ -206,7 +209,7 @@ class ProcessPool:
             self.abandon()
             self._loop = loop
         if self._fork_server is None and self._restart is None:
-            self._fork_server = ForkServerProcess(self._plan, self._orders, self)
+            self._fork_server = self._new_fork_server(self._plan, self._orders, self)
         if self._refill is None:
             self._fill()
 
@@ -221,8 +224,8 @@ class ProcessPool:
     @property
     def forks(self) -> bool:
         """Whether a session process may fork. In a sandbox it is the first process of a namespace: a fork would end
-        with it."""
-        return self._plan.sandbox == "none"
+        with it. Without a fork server none would adopt the new process."""
+        return self._plan.sandbox == "none" and self._new_fork_server is ForkServerProcess
 
     def prepare_fork(self, listener: ProcessListener) -> tuple[ProcessHandle, list[int]]:
         """Prepares for a process that a session process is about to fork.
@@ -305,7 +308,7 @@ class ProcessPool:
         if failed and not self._handles:
             return  # it would probably fail again: the next session retries
         try:
-            self._fork_server = ForkServerProcess(self._plan, self._orders, self)
+            self._fork_server = self._new_fork_server(self._plan, self._orders, self)
         except OSError as error:
             self._lose(f"the fork server cannot be started: {error}")
             return

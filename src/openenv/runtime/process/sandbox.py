@@ -14,8 +14,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
+from ..._processes import LIBC, adopt_orphans, check_call, fork, has_limits, lower_limit
+from ..._sockets import can_pass_sockets
 from ...errors import UsageError
 from ...settings import ServerSettings
 
@@ -43,8 +45,13 @@ class ProcessLimits:
 
     @classmethod
     def of(cls, settings: ServerSettings) -> Self:
-        """The limits in the settings."""
+        """The limits in the settings. Raises `UsageError` if this system has no such limits."""
         memory = settings.process_memory_mb
+        if (memory or settings.process_cpu_s) and not has_limits():
+            raise UsageError(
+                "Windows limits neither memory nor CPU seconds of a process: unset process_memory_mb and "
+                "process_cpu_s (OPENENV_PROCESS_MEMORY_MB, OPENENV_PROCESS_CPU_S), or serve in a container"
+            )
         return cls(
             memory_bytes=None if memory is None else int(memory * _MIB),
             cpu_s=settings.process_cpu_s,
@@ -55,32 +62,14 @@ class ProcessLimits:
 
     def apply(self) -> None:
         """Applies them to this process and all its children."""
-        import resource
-
-        _lower(resource.RLIMIT_CORE, 0)
-        _lower(resource.RLIMIT_NOFILE, self.files)
-        _lower(resource.RLIMIT_FSIZE, self.output_bytes)
+        lower_limit("RLIMIT_CORE", 0)
+        lower_limit("RLIMIT_NOFILE", self.files)
+        lower_limit("RLIMIT_FSIZE", self.output_bytes)
         if self.cpu_s is not None:
             seconds = math.ceil(self.cpu_s)
-            _lower(resource.RLIMIT_CPU, seconds, beyond=1)  # first SIGXCPU, which can be caught, then SIGKILL
+            lower_limit("RLIMIT_CPU", seconds, beyond=1)  # first SIGXCPU, which can be caught, then SIGKILL
         if self.memory_bytes is not None:
-            _lower(resource.RLIMIT_AS, self.memory_bytes)
-
-
-def most_output_bytes() -> int:
-    """In a session process: its limit of replies, which also limits files."""
-    import resource
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
-
-
-def _lower(kind: int, limit: int, beyond: int = 0) -> None:
-    import resource
-
-    _, hard = resource.getrlimit(kind)
-    most = limit + beyond if hard == resource.RLIM_INFINITY else min(hard, limit + beyond)
-    resource.setrlimit(kind, (min(limit, most), most))
+            lower_limit("RLIMIT_AS", self.memory_bytes)
 
 
 # Environment variables of sandboxed processes, which can write only to /tmp.
@@ -114,10 +103,10 @@ def check(kind: Literal["none", "bwrap"]) -> None:
     Raises:
         UsageError: It does not work here. The message names the next step.
     """
-    if sys.platform != "linux":
-        raise UsageError("process isolation needs Linux: serve without --isolation process")
     if kind == "none":
         return
+    if not can_pass_sockets():
+        raise UsageError("sandbox bwrap needs Linux: serve in a container, or without --sandbox")
     if shutil.which("bwrap") is None:
         raise UsageError(
             "sandbox bwrap: the program bwrap is not installed: install bubblewrap (apt-get install bubblewrap, "
@@ -189,12 +178,12 @@ def fork_through(between: Callable[[], None], inside: Callable[[], None]) -> int
     """
     reading, writing = os.pipe()
     try:
-        passing = os.fork()
+        passing = fork()
         if passing == 0:
             pid = -1
             try:
                 between()
-                pid = os.fork()
+                pid = fork()
                 if pid == 0:
                     inside()
                     return 0
@@ -235,34 +224,21 @@ def _mount_private_folders(kept: list[str], tmp_bytes: int) -> None:
     refuse_system_calls()
 
 
-_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 24, 36, 38
-_PR_SET_SECCOMP = 22
+_PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
 _CLONE_NEWNS, _CLONE_NEWPID = 0x0002_0000, 0x2000_0000
 _CAPABILITY_VERSION_3 = 0x2008_0522
 _CAPABILITIES = 64
 
-_libc: Any = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
-
-
-def die_with_parent(number: int = 9) -> None:
-    """Makes the kernel send this process a signal when its parent ends."""
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
-
-
-def adopt_orphans(wanted: bool = True) -> None:
-    """Makes this process the parent of descendants whose parent ends, or leaves them to an ancestor."""
-    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0), "prctl(PR_SET_CHILD_SUBREAPER)")
-
 
 def private_namespaces() -> None:
     """Gives this process its own mount namespace, and its next child, as its first process, a new PID namespace."""
-    _check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID), "unshare(CLONE_NEWNS | CLONE_NEWPID)")
+    check_call(LIBC.unshare(_CLONE_NEWNS | _CLONE_NEWPID), "unshare(CLONE_NEWNS | CLONE_NEWPID)")
 
 
 def mount(source: str, place: str, kind: str, flags: int, options: str = "") -> None:
     """mount(2)."""
-    _check(
-        _libc.mount(source.encode(), os.fsencode(place), kind.encode(), ctypes.c_ulong(flags), options.encode()),
+    check_call(
+        LIBC.mount(source.encode(), os.fsencode(place), kind.encode(), ctypes.c_ulong(flags), options.encode()),
         f"mounting {kind or source} on {place}",
     )
 
@@ -270,17 +246,11 @@ def mount(source: str, place: str, kind: str, flags: int, options: str = "") -> 
 def give_up_privileges() -> None:
     """Drops every capability, including those that an executable file could add."""
     for capability in range(_CAPABILITIES):
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails without CAP_SETPCAP: see the next line
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+        LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails without CAP_SETPCAP: see the next line
+    check_call(LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     head = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     none = (ctypes.c_uint32 * 6)()
-    _check(_libc.capset(head, none), "capset")
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+    check_call(LIBC.capset(head, none), "capset")
 
 
 # Names of machines, with their numbers of add_key, request_key and keyctl (keyrings belong to users, not to
@@ -316,7 +286,7 @@ def refuse_system_calls() -> None:
         _fields_ = (("length", ctypes.c_ushort), ("lines", ctypes.c_void_p))
 
     filter_ = Program(len(code) // 8, ctypes.addressof(room))
-    _check(_libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(filter_), 0, 0), "prctl(PR_SET_SECCOMP)")
+    check_call(LIBC.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(filter_), 0, 0), "prctl(PR_SET_SECCOMP)")
 
 
 def _line(code: int, value: int, if_so: int = 0, if_not: int = 0) -> bytes:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from array import array
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple, Self
+
+from ..._sockets import message_pair, receive_with_descriptors, send_with_descriptors
 
 # Seconds that running calls have to finish after the time for sessions to end.
 RUNNING_S = 2.0
@@ -31,8 +32,6 @@ MOST_SOCKETS = 32
 MOST_BYTES = 65_536
 # Size of the key that names a worker in a message.
 KEY_BYTES = 8
-_CLOSE_ON_EXEC: int = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-_ROOM = socket.CMSG_SPACE(MOST_SOCKETS * array("i").itemsize) if hasattr(socket, "CMSG_SPACE") else 0
 
 
 class MessageKind(Enum):
@@ -61,12 +60,6 @@ class PipeMessage(NamedTuple):
     sockets: list[int]
 
 
-def can_pass_sockets() -> bool:
-    """Whether this platform supports a server of several workers."""
-    needed = ((socket, "send_fds"), (socket, "SOCK_SEQPACKET"), (socket, "AF_UNIX"), (os, "memfd_create"))
-    return all(hasattr(module, name) for module, name in needed)
-
-
 def close_all(descriptors: Iterable[int]) -> None:
     """Closes sockets."""
     for descriptor in descriptors:
@@ -83,7 +76,7 @@ class Pipe:
 
     @classmethod
     def pair(cls) -> tuple[Self, Self]:
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        here, there = message_pair()
         return cls(here), cls(there)
 
     def fileno(self) -> int:
@@ -111,16 +104,12 @@ class Pipe:
     def receive(self) -> PipeMessage | None:
         """The next message; None if none has arrived. The caller owns its sockets."""
         try:
-            # Not `socket.recv_fds`, which ignores its flags: processes of an environment would inherit the sockets.
-            data, ancillary, _, _ = self._end.recvmsg(MOST_BYTES, _ROOM, _CLOSE_ON_EXEC)
+            data, sockets = receive_with_descriptors(self._end, MOST_BYTES, MOST_SOCKETS)
         except BlockingIOError:
             return None
         except ConnectionError:
             return PipeMessage(MessageKind.END, b"", [])
-        sockets = array("i")
-        for _, _, descriptors in ancillary:
-            sockets.frombytes(descriptors)
-        return PipeMessage(MessageKind(data[:1]), data[1:], sockets.tolist())
+        return PipeMessage(MessageKind(data[:1]), data[1:], sockets)
 
     def close(self) -> None:
         """Closes this end, and the sockets that were not sent."""
@@ -132,7 +121,7 @@ class Pipe:
     def _send(self, data: bytes, sockets: list[int]) -> bool:
         try:
             if sockets:
-                socket.send_fds(self._end, [data], sockets)
+                send_with_descriptors(self._end, data, sockets)
             else:
                 self._end.send(data)
         except OSError:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-import signal
 import subprocess
 import time
 from collections.abc import Callable
 from enum import Enum
 from types import FrameType
 
+from ..._processes import signals, signals_held_back
 from ...settings import ServerSettings
 from .pipe import MessageKind, Pipe, PipeMessage, close_all
 from .table import BEAT, DECIDED, DRIFT, KEY, WorkerRow, WorkerTable
@@ -42,9 +42,9 @@ WorkerCommand = Callable[[int, int, int, int], list[str]]
 """The command line of a worker, given the descriptors of its pipe, the table and the metrics, and its row."""
 
 # Signals that end a process because of its own code.
-CRASHES = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP}
+CRASHES = set(signals("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"))
 # Signals that a terminal or a service manager sends to the whole group; a worker does what its parent says.
-GROUP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+GROUP_SIGNALS = set(signals("SIGINT", "SIGTERM", "SIGHUP"))
 
 
 def ignore_signal(number: int, frame: FrameType | None) -> None:
@@ -93,17 +93,15 @@ class WorkerProcess:
         self.pipe, self._far = Pipe.pair()
         inherited = self._far.fileno(), table.descriptor, metrics
         # Signals are held back until the worker knows what to do with them: a mask is inherited, a handler is not.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                command(*inherited, row.index), pass_fds=inherited, stdin=subprocess.DEVNULL
-            )
+            with signals_held_back(GROUP_SIGNALS):
+                self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    command(*inherited, row.index), pass_fds=inherited, stdin=subprocess.DEVNULL
+                )
         except OSError:
             self.unread_messages()
             row.clear()
             raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
     def pid(self) -> int:

@@ -15,6 +15,7 @@ from types import FrameType
 import uvicorn
 
 from ..._exceptions import keep_running
+from ..._sockets import watching_loop
 from ...errors import SessionLost
 from ...runtime.session import SessionState
 from ..server import EnvironmentServer
@@ -73,7 +74,7 @@ class DrainingServer(uvicorn.Server):
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serves until a signal ends it; an environment that raises `KeyboardInterrupt` does not."""
-        with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=watching_loop(self.config.get_loop_factory())) as runner:
             loop = runner.get_loop()
             serving = loop.create_task(self.serve(sockets))
             keep_running(lambda: loop.run_until_complete(serving))

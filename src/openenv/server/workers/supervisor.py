@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import Any, Self
 
+from ..._processes import signals
 from ...settings import ServerSettings
 from .pipe import EXHAUSTED_S, KEY_BYTES, MOST_SOCKETS, UNDECIDED_S, MessageKind, PipeMessage, close_all
 from .pool import WorkerPool
@@ -167,7 +168,7 @@ logger = logging.getLogger("openenv.supervisor")
 
 # Seconds between two checks whether held-back connections may be handed out.
 HELD_BACK_S = 0.005
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+SIGNALS = signals("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD")
 
 
 class Supervisor:
@@ -211,8 +212,8 @@ class Supervisor:
             UsageError: A worker cannot start, and never could.
             LaunchFailed: Workers die again and again.
         """
-        with Signals(SIGNALS) as signals, self._selector:
-            self._selector.register(signals, selectors.EVENT_READ, lambda _: self._on_signals(signals.take()))
+        with Signals(SIGNALS) as received, self._selector:
+            self._selector.register(received, selectors.EVENT_READ, lambda _: self._on_signals(received.take()))
             try:
                 self._pool.start()
                 while self._pool.workers or not self._ending:
@@ -322,9 +323,9 @@ class Supervisor:
     def _on_signals(self, numbers: list[signal.Signals]) -> None:
         self._look_at = 0.0
         for number in numbers:
-            if number is signal.SIGCHLD:
+            if number.name == "SIGCHLD":
                 self._pool.reap()
-            elif number is signal.SIGHUP:
+            elif number.name == "SIGHUP":
                 self._pool.replace_all()
             elif self._ended_by is None:
                 self._ended_by = number

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..._files import fcntl
 from ..._shared_memory import memory_file
 from ...errors import UsageError
 from ...runtime.admission import SlotOutcome

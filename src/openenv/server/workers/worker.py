@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -20,7 +21,8 @@ from typing import Any, cast
 import msgspec
 import uvicorn
 
-from ..._tuning import raise_file_limit
+from ..._processes import raise_file_limit
+from ..._sockets import open_streams
 from ..proxy import ARRIVAL, PROXY, ForwardingInfo, read_proxy_line
 from ..transports.uvicorn import FastPath, HTTPProtocol
 from . import pipe
@@ -105,7 +107,7 @@ class Broadcast:
 async def send_sessions(end: socket.socket, sessions: list[Facts]) -> None:
     """Writes the sessions as fast as the reader accepts them, and closes."""
     try:
-        _, writer = await asyncio.open_unix_connection(sock=end)
+        _, writer = await open_streams(end)
         try:
             async with asyncio.timeout(ANSWER_S):
                 for first in range(0, len(sessions), SESSIONS_A_LINE):
@@ -128,7 +130,7 @@ async def _read(end: int | None) -> list[Facts]:
     """
     if end is None:
         raise ConnectionRefusedError("it could not be queried")
-    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=end), limit=MOST_LINE_BYTES)
+    reader, writer = await open_streams(socket.socket(fileno=end), MOST_LINE_BYTES)
     sessions: list[Facts] = []
     try:
         while (line := await reader.readline()) != END:
@@ -150,6 +152,8 @@ def exit_with_parent(descriptor: int) -> None:
     """
 
     def exit_after() -> None:
+        if sys.platform == "win32":
+            return
         end = select.poll()
         end.register(descriptor, 0)  # no events except the hang-up, which is always reported
         end.poll()
@@ -248,7 +252,8 @@ class Membership:
     def __init__(self, pipe: int, table: int, metrics: int, row: int):
         for number in GROUP_SIGNALS:
             signal.signal(number, ignore_signal)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
+        if sys.platform != "win32":
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
         for descriptor in (pipe, table, metrics):
             os.set_inheritable(descriptor, False)
         self.pipe = Pipe(socket.socket(fileno=pipe))

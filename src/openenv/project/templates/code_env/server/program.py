@@ -75,8 +75,11 @@ def run(code: str, seconds: float = MOST_SECONDS) -> Run:
             pass
         finally:
             # Kill the whole process group: children of the program must end with it.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            if sys.platform == "win32":  # it has no groups
+                process.kill()
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         output.seek(0)
         return Run(output.read(MOST_OUTPUT).decode("utf-8", "replace"), exit_code)
