@@ -19,7 +19,7 @@ BINARY: int = getattr(os, "O_BINARY", 0)
 # Whether a file that is open can get another name.
 RENAMES_OPEN_FILES = os.name == "posix"
 # Windows refuses others access to the bytes of a lock: one that no file has is locked.
-_LOCKED_BYTE = 1 << 62
+_LOCKED_BYTE = 1 << 40
 
 
 def lock_file(descriptor: int) -> bool:

@@ -30,12 +30,17 @@ POSIX = {
 MODULES = {"fcntl", "resource", "grp", "uvloop"}
 
 
-class Absent:
-    """A finder of modules that finds none of them."""
+class Hiding:
+    """A finder of modules that does not find some of those that another one finds."""
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name in MODULES:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    def __init__(self, finder: object):
+        self._finder = finder
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._finder, name)
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        return None if name in MODULES else self._finder.find_spec(name, path, target)
 
 
 def refuse(event: str, arguments: tuple) -> None:
@@ -67,7 +72,7 @@ def take_away() -> None:
         sys.modules["msvcrt"] = stand_in
         for name in MODULES:
             sys.modules.pop(name, None)
-        sys.meta_path.insert(0, Absent())
+        sys.meta_path[:] = map(Hiding, sys.meta_path)
     sys.addaudithook(refuse)
 
 

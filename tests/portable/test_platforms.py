@@ -51,7 +51,7 @@ def test_a_server_plays_records_and_shows_its_page(variables, tmp_path):
         with GenericEnvClient(base_url=server.url).sync() as client:
             client.reset()
             assert client.step({"message": "hello"}).observation["echoed_message"] == "hello"
-        with VectorEnvClient(base_url=server.url, num_envs=8).sync() as vector:
+        with VectorEnvClient(GenericEnvClient, server.url, num_envs=8).sync() as vector:
             vector.reset()
             results = vector.step([{"message": str(number)} for number in range(8)])
             assert [each.observation["echoed_message"] for each in results] == [str(number) for number in range(8)]
