@@ -130,6 +130,18 @@ def test_a_server_is_asked_for_its_own(contract: Run) -> None:
     assert "action.by: absent now, integer in here.json" in out
 
 
+def test_types_of_a_target_and_of_a_server(contract: Run, somewhere: Path) -> None:
+    code, out, _ = contract("types", "echo")
+    assert (code, "export interface EchoAction {" in out) == (0, True)
+    assert f"Contract {echo.state.openenv.contract.hash}." in out
+    with served(echo) as address:
+        options = ("--url", f"http://{address}", "--language", "typescript", "-o", "echo.ts")
+        assert contract("types", *options) == (0, "", "")
+    assert (somewhere / "echo.ts").read_text() == out
+    code, _, err = contract("types")
+    assert (code, "--url" in err) == (2, True)
+
+
 def test_a_server_that_wants_a_key(contract: Run) -> None:
     app = create_app(
         Counter, CounterAction, CounterObservation, settings=ServerSettings(api_keys="view:seeing-is-all-it-may")

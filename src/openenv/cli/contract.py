@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
 from .. import __version__
 from ..errors import OpenEnvError, ProtocolViolation, UsageError
 from ..protocol.contract import Contract, differences
+from ..protocol.typescript import typescript_of
 from .terminal import FILE, NoAnswer, complete_target, together
 
 DIFFERS = 1
@@ -26,6 +28,7 @@ def contract() -> None:
     Examples:
       openenv contract dump . -o contract.json
       openenv contract check . contract.json
+      openenv contract types . -o contract.ts
     """
 
 
@@ -51,16 +54,32 @@ def dump(target: str | None, url: str | None, api_key: str | None, output: Path 
       openenv contract dump --url http://127.0.0.1:8000
     """
     with _answered():
-        found = _contract_of(target, url, api_key)
+        found = Contract(_schemas_of(target, url, api_key))
     document = {"openenv": __version__, "hash": found.hash, "schemas": found.schemas}
-    text = json.dumps(document, indent=2) + "\n"
-    if output is None:
-        print(text, end="")
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise NoAnswer(f"{output} cannot be written: {error.strerror}") from None
+    _write(json.dumps(document, indent=2) + "\n", output)
+
+
+@contract.command(short_help="Write the types for a client in TypeScript.")
+@click.argument("target", required=False, shell_complete=complete_target)
+@_of_environment
+@click.option(
+    "--language", type=click.Choice(["typescript"]), default="typescript", help="Language of the types. [typescript]"
+)
+@click.option("-o", "--output", type=FILE, help="Write the types to this file instead of printing them.")
+def types(target: str | None, url: str | None, api_key: str | None, language: str, output: Path | None) -> None:
+    """Prints the types of TARGET (as for `openenv serve`), or of the server at --url, as a module for `connect` of
+    the npm package openenv: action, observation and state, with their descriptions. Exit code 2: the environment was
+    not found.
+
+    \b
+    Examples:
+      openenv contract types . -o contract.ts
+      openenv contract types --url http://127.0.0.1:8000 --language typescript
+    """
+    with _answered():
+        schemas = _schemas_of(target, url, api_key)
+        text = typescript_of(schemas, Contract(schemas).hash)
+    _write(text, output)
 
 
 @contract.command(short_help="Check that an environment still matches a saved contract.")
@@ -82,7 +101,7 @@ def check(arguments: tuple[str, ...], url: str | None, api_key: str | None, as_j
         raise click.UsageError("give TARGET and FILE, or --url URL and FILE")
     target = None if url else arguments[0]
     with _answered():
-        kept, found = _read(Path(arguments[-1])), _contract_of(target, url, api_key)
+        kept, found = _read(Path(arguments[-1])), Contract(_schemas_of(target, url, api_key))
     differing = differences(found, kept)
     unknown = [name for name, schema in kept.schemas.items() if (schema is None) != (found.schemas[name] is None)]
     if as_json:
@@ -129,7 +148,8 @@ def _read(file: Path) -> Contract:
         raise UsageError(f"{file}: {error}") from None
 
 
-def _contract_of(target: str | None, url: str | None, api_key: str | None) -> Contract:
+def _schemas_of(target: str | None, url: str | None, api_key: str | None) -> dict[str, Any]:
+    """The JSON Schemas of an environment, with descriptions and defaults. A `Contract` can be made of them."""
     if (target is None) == (url is None):
         raise UsageError("give a target, or the --url of a server")
     if url is None:
@@ -138,11 +158,22 @@ def _contract_of(target: str | None, url: str | None, api_key: str | None) -> Co
         server = getattr(getattr(load(str(target)), "state", None), "openenv", None)
         if server is None:
             raise UsageError(f"the types of {target} are unknown: the app was not made by create_app")
-        found: Contract = server.contract
-        return found
+        return {name: server.schemas[name] for name, known in server.contract.schemas.items() if known is not None}
     from ..replay import schemas_at
 
+    found = schemas_at(url, api_key)
     try:
-        return Contract(schemas_at(url, api_key))
+        Contract(found)
     except ValueError as error:
         raise ProtocolViolation(f"{url}/schema did not return a JSON Schema: {error}") from None
+    return found
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        print(text, end="")
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NoAnswer(f"{output} cannot be written: {error.strerror}") from None
