@@ -13,7 +13,7 @@ __all__ = ["LIMIT_MS", "Visitor"]
 
 LIMIT_MS = 20_000
 # Chromium itself notes each answer that is no success; what a page does about it is what counts.
-_NETWORK = "Failed to load resource"
+_NETWORK = ("Failed to load resource", "WebSocket connection to")
 _SERIOUS = frozenset({"serious", "critical"})
 
 
@@ -95,7 +95,7 @@ class Visitor:
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type not in {"error", "warning"}:
             return
-        (self.refusals if _NETWORK in message.text else self.faults).append(message.text)
+        (self.refusals if message.text.startswith(_NETWORK) else self.faults).append(message.text)
 
     def _fail(self, error: Error) -> None:
         self.faults.append(f"{error}\n{error.stack}")
