@@ -38,10 +38,11 @@ test-all: install ## Every test but those of the verbs below; CI runs them
 
 web: ## Build the page that servers show at /web; skipped where there is no npm
 	@if command -v npm >/dev/null; then \
+		(cd typescript && npm ci --silent && npm run --silent check) && \
 		cd web && npm ci --silent && npm run --silent check && npm test --silent && npm run --silent build; \
 	else echo "no npm here: servers will say at /web that the page is not built (Debian: apt-get install npm)" >&2; fi
 
-test-web: infra ## Tests of that page in a headless Chromium; writes pictures of it to out/web
+test-web: infra ## Tests of that page and of the TypeScript client in a headless Chromium; writes pictures to out/web
 	@$(BIN)/python -m pytest tests/web $(ARGS)
 
 infra: $(VENV)/.infra ## Install what test-infra needs: Python packages into .venv, and Debian's where we may
@@ -181,4 +182,4 @@ soak: install ## 2,000 sessions that come and go for 15 minutes
 	@touch $@
 
 clean: ## Remove what the verbs above made
-	rm -rf $(VENV) .venv-peer .venv-trainers web/node_modules src/openenv/server/page/static out .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peer .venv-trainers web/node_modules typescript/node_modules typescript/dist typescript/out src/openenv/server/page/static out .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis

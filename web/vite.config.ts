@@ -8,6 +8,8 @@ const outDir = fileURLToPath(new URL('../src/openenv/server/page/static', import
 export default defineConfig(({ mode }) => ({
   resolve: {
     alias: [
+      { find: 'openenv/http', replacement: fileURLToPath(new URL('../typescript/src/http.ts', import.meta.url)) },
+      { find: 'openenv', replacement: fileURLToPath(new URL('../typescript/src/index.ts', import.meta.url)) },
       { find: 'react/jsx-runtime', replacement: 'preact/jsx-runtime' },
       { find: 'react-dom', replacement: 'preact/compat' },
       { find: 'react', replacement: 'preact/compat' },

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent.parent
 # Languages that run, those that are read by a parser, and those that nothing but a person reads.
 RUN = {"python", "sh"}
 READ = {"yaml", "json", "toml", "html", "promql", "dockerfile", "ini"}
-WRITTEN = {"mermaid", "text"}
+WRITTEN = {"mermaid", "text", "ts"}  # tests/web/test_typescript.py runs the last
 
 # What a block may need.
 NEEDS = {

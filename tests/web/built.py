@@ -16,7 +16,7 @@ OUT = ROOT / "out" / "web"
 WEB = ROOT / "web"
 STATIC = ROOT / "src/openenv/server/page/static"
 AXE = WEB / "node_modules/axe-core/axe.min.js"
-_SOURCES = ("src", "build", "index.html", "rollouts.html", "package-lock.json", "vite.config.ts")
+_SOURCES = ("src", "build", "index.html", "rollouts.html", "package-lock.json", "vite.config.ts", "../typescript/src")
 LIMIT_S = 300
 
 

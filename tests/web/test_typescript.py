@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import Browser, Route
+from playwright.sync_api import Page as BrowserPage
 from pydantic import create_model
 
 from openenv.protocol.contract import Contract
@@ -20,6 +21,7 @@ from openenv.protocol.typescript import typescript_of
 
 from ..chaos.proxy import Proxy
 from ..cli.process import serving
+from ..docs.page import Page
 from ..ports import held_port
 from ..protocol.test_typescript import CASES
 from .built import LIMIT_S, ROOT
@@ -90,7 +92,41 @@ def test_generated_types_compile(dist: Path, tmp_path: Path) -> None:
     assert len(PROJECTS) > 1
 
 
-def open_page(enter: Enter, url: str, dist: Path) -> Page:
+def test_the_programs_of_the_documents(dist: Path, tmp_path: Path) -> None:
+    names = [block.title for block in Page("docs/how-to/typescript.md").blocks if block.title]
+    for block in Page("docs/how-to/typescript.md").blocks:
+        if block.title:
+            (tmp_path / block.title).write_text(block.source)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    packages = tmp_path / "node_modules"
+    packages.mkdir()
+    for name in ("ws", "@types"):
+        (packages / name).symlink_to(PACKAGE / "node_modules" / name)
+    (packages / "openenv").symlink_to(PACKAGE)
+    run_types = [sys.executable, "-m", "openenv", "contract", "types", "echo", "-o", "echo.ts"]
+    subprocess.run(run_types, cwd=tmp_path, check=True, timeout=LIMIT_S)
+    options = ("--strict", "--target", "es2022", "--module", "nodenext", "--rewriteRelativeImportExtensions")
+    compiled = subprocess.run(
+        [TSC, *options, *names], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert compiled.returncode == 0, compiled.stdout
+    with serving("echo") as server:
+        printed = [
+            subprocess.run(
+                ["node", str(name).replace(".ts", ".js")],
+                cwd=tmp_path,
+                env={**os.environ, "URL": server.url},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=True,
+            ).stdout
+            for name in names
+        ]
+    assert printed == ["hello 0.5\n1\n", "0 1 2 3\n"]
+
+
+def open_page(enter: Enter, url: str, dist: Path) -> BrowserPage:
     """A page of a server's own origin, with the client as its module `client`."""
     page = enter(refusals=True).page
 

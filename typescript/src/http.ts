@@ -1,4 +1,4 @@
-import { ConnectionFailed, errorOf, OpenEnvError, ProtocolViolation, Unauthorized, UsageError, type ErrorFacts } from './errors.ts';
+import { ConnectionFailed, errorOf, InvalidAction, OpenEnvError, ProtocolViolation, Unauthorized, type ErrorFacts } from './errors.ts';
 
 // A header cannot hold other characters.
 const SENDABLE = /^[\x21-\x7e]+$/;
@@ -125,18 +125,18 @@ function jsonOf(value: unknown): string {
   try {
     return JSON.stringify(value);
   } catch (error) {
-    throw new UsageError(`the request cannot be written as JSON: ${String(error)}`);
+    throw new InvalidAction(`the request cannot be written as JSON: ${String(error)}`, {}, 422);
   }
 }
 
-/** The error of an answer that is not a success. */
-async function refusalOf(answer: Response): Promise<OpenEnvError> {
+/** The error of an answer that is not a success. @internal */
+export async function refusalOf(answer: Response): Promise<OpenEnvError> {
   const body: unknown = await answer.json().catch(() => null);
   const outer = isRecord(body) ? body : {};
   const facts = isRecord(outer.error) ? outer.error : outer;
   const detail = facts.detail ?? outer.detail ?? facts.errors;
   const wait = Number(answer.headers.get('Retry-After') ?? Number.NaN);
-  const said = { ...facts, ...(wait > 0 && { retry_after_s: wait }), ...(Array.isArray(detail) && { data: { errors: detail } }) };
+  const said = { ...(typeof detail === 'string' && { message: detail }), ...facts, ...(wait > 0 && { retry_after_s: wait }), ...(Array.isArray(detail) && { data: { errors: detail } }) };
   const gateway = answer.status === 502 || answer.status === 503;
   if (typeof facts.error !== 'string') {
     const message = `the server answered ${answer.status}${typeof detail === 'string' ? `: ${detail}` : ''}`;

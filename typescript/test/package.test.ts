@@ -23,7 +23,7 @@ test('a program installs the package, and compiles against its types', () => {
     writeFileSync(join(place, 'package.json'), '{"type": "module"}');
     writeFileSync(
       join(place, 'program.ts'),
-      `import { connect, ServerFull, type StepResult } from 'openenv';
+      `import { connect, OpenEnvError, ServerFull, StepTimeout, UsageError, type StepResult } from 'openenv';
 import { HttpServer } from 'openenv/http';
 interface Contract { action: { move: 'up' | 'down' }; observation: { board: number[] }; state: { step_count: number } }
 export async function play(url: string): Promise<StepResult<{ board: number[] }>> {
@@ -32,6 +32,11 @@ export async function play(url: string): Promise<StepResult<{ board: number[] }>
   // @ts-expect-error: not a move
   await env.step({ move: 'left' });
   return env.step({ move: 'up' });
+}
+export function blameOf(error: unknown): string {
+  if (!(error instanceof OpenEnvError)) throw error;
+  if (error instanceof ServerFull || error instanceof UsageError) return 'mine';
+  return error instanceof StepTimeout ? error.message : error.blame;
 }
 if (typeof play !== 'function' || typeof ServerFull !== 'function' || typeof HttpServer !== 'function') throw new Error();
 `,

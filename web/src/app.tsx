@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { Failure } from './api/failure';
+import { OpenEnvError } from 'openenv';
 import { FailureBox } from './play/failure_box';
 import type { Play } from './play/play';
 import { PlayPage } from './play/play_page';
@@ -71,7 +71,7 @@ export function App({ play }: { play: Play }) {
         )}
         {phase === 'loading' && <p class="loading">Loading…</p>}
         {metadata && phase !== 'locked' && page === 'play' && (
-          <Boundary otherwise={(error) => <FailureBox failure={new Failure('Answer', `this part could not be drawn: ${error.message}`, 200)} />}>
+          <Boundary otherwise={(error) => <FailureBox failure={new OpenEnvError(`this part could not be drawn: ${error.message}`)} />}>
             <PlayPage play={play} />
           </Boundary>
         )}

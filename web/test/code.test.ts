@@ -1,7 +1,9 @@
 import { expect, test } from 'vitest';
 import { curlOf, quoted } from '../src/code/curl';
 import { literal, pythonOf } from '../src/code/python';
-import { failureOf } from '../src/api/failure';
+import { OpenEnvError, SessionLost } from 'openenv';
+import { refusalOf } from 'openenv/http';
+import { isAway, isGone } from '../src/api/failure';
 import { asked, isFree } from '../src/forms/normal';
 
 test('values are written as Python has them', () => {
@@ -23,12 +25,16 @@ test('a shell reads what was meant', () => {
   expect(quoted("it's $HOME `x`")).toBe("'it'\\''s $HOME `x`'");
 });
 
-test('errors are read from every shape', () => {
-  const failure = failureOf(422, { error: 'InvalidAction', blame: 'client', message: 'no', detail: [{ loc: ['x', 0], msg: 'bad' }] }, null);
-  expect(failure).toMatchObject({ kind: 'InvalidAction', faults: [{ loc: ['x', 0], msg: 'bad' }] });
-  expect(failureOf(502, null, null).away).toBe(true);
-  expect(failureOf(503, { error: 'ServerFull', message: 'full' }, '3')).toMatchObject({ away: false, retryAfterS: 3 });
-  expect(failureOf(404, { error: { error: 'SessionLost', message: 'gone' } }, null).sessionGone).toBe(true);
+test('errors are read from every shape', async () => {
+  const read = (status: number, body: unknown, headers = {}) => refusalOf(new Response(JSON.stringify(body), { status, headers }));
+  const failure = await read(422, { error: 'InvalidAction', blame: 'client', message: 'no', detail: [{ loc: ['x', 0], msg: 'bad' }] });
+  expect(failure).toMatchObject({ name: 'InvalidAction', faults: [{ loc: ['x', 0], msg: 'bad' }] });
+  expect([isAway(await read(502, null)), isAway(await read(503, null)), isAway(await read(500, null))]).toEqual([true, true, false]);
+  const full = await read(503, { error: 'ServerFull', message: 'full' }, { 'Retry-After': '3' });
+  expect([full.retryAfterS, isAway(full)]).toEqual([3, false]);
+  expect(isGone(await read(404, { error: { error: 'SessionLost', message: 'gone' } }))).toBe(true);
+  expect((await read(404, { detail: 'Not Found' })).message).toContain('Not Found');
+  expect([isGone(new SessionLost('gone')), isAway(new SessionLost('gone')), isAway(new OpenEnvError('no'))]).toEqual([true, false, false]);
 });
 
 test('forms ask for values that may be null as for values that may be left out', () => {

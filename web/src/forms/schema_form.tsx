@@ -3,7 +3,7 @@ import getDefaultRegistry from '@rjsf/core/lib/getDefaultRegistry.js';
 import type { ErrorSchema, FieldProps, RJSFSchema } from '@rjsf/utils';
 import type { ComponentChildren } from 'preact';
 import { useMemo, useRef, useState } from 'preact/hooks';
-import type { Fault } from '../api/failure';
+import type { Fault } from 'openenv';
 import type { JsonObject } from '../api/json';
 import { Boundary } from '../shell/boundary';
 import { JsonField, type FormContext } from './json_field';

@@ -1,7 +1,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { Failure } from '../api/failure';
+import { OpenEnvError } from 'openenv';
 import { isRecord, type Json, type JsonObject } from '../api/json';
-import { request } from '../api/request';
+import { SERVER } from '../api/server';
 import { at } from '../api/root';
 import type { Transition } from '../episode/transition';
 import { FailureBox } from '../play/failure_box';
@@ -15,7 +15,7 @@ interface Props {
 /** The author's own panel: one file, in a frame without an origin. It is told of what happens, and may ask for calls. */
 export function Panel({ transition, onStep, onReset }: Props) {
   const frame = useRef<HTMLIFrameElement>(null);
-  const [failure, setFailure] = useState<Failure | null>(null);
+  const [failure, setFailure] = useState<OpenEnvError | null>(null);
   const html = useRef<string | null>(null);
   const latest = useRef({ transition, onStep, onReset });
   latest.current = { transition, onStep, onReset };
@@ -39,13 +39,13 @@ export function Panel({ transition, onStep, onReset }: Props) {
       else if (type === 'openenv:reset') latest.current.onReset(isRecord(event.data.arguments) ? event.data.arguments : {});
     };
     window.addEventListener('message', hear);
-    request('web/panel')
+    SERVER.request('web/panel')
       .then((answer) => answer.text())
       .then((text) => {
         html.current = text;
         show();
       })
-      .catch((error: unknown) => setFailure(error instanceof Failure ? error : new Failure('Answer', String(error), 0)));
+      .catch((error: unknown) => setFailure(error instanceof OpenEnvError ? error : new OpenEnvError(String(error))));
     if (frame.current) frame.current.src = at('web/frame'); // only now is somebody listening
     return () => window.removeEventListener('message', hear);
   }, []);

@@ -1,7 +1,7 @@
 import type { RJSFSchema } from '@rjsf/utils';
 import type { ComponentChildren } from 'preact';
 import { useMemo, useState } from 'preact/hooks';
-import type { Fault } from '../api/failure';
+import type { Fault } from 'openenv';
 import { isRecord, type Json, type JsonObject } from '../api/json';
 import type { Tool } from '../api/metadata';
 import type { Offer } from '../episode/transition';

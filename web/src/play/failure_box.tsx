@@ -1,11 +1,12 @@
-import type { Failure } from '../api/failure';
+import { InvalidAction, ResetRequired, ServerFull, TooManyFailures, type OpenEnvError } from 'openenv';
+import { isGone } from '../api/failure';
 
 /** An error in the server's words, and what to do next. */
-export function FailureBox({ failure, onClose }: { failure: Failure; onClose?: () => void }) {
+export function FailureBox({ failure, onClose }: { failure: OpenEnvError; onClose?: () => void }) {
   return (
     <div class="box bad" role="alert">
       <div class="grow">
-        <strong>{failure.kind}</strong> {failure.message}
+        <strong>{failure.name}</strong> {failure.message}
         {failure.faults.length > 0 && (
           <ul>
             {failure.faults.slice(0, 10).map((fault) => (
@@ -22,13 +23,13 @@ export function FailureBox({ failure, onClose }: { failure: Failure; onClose?: (
   );
 }
 
-function adviceOn(failure: Failure): string {
-  if (failure.sessionGone || failure.kind === 'ResetRequired') return 'The history is kept. Reset to begin a new session.';
-  if (failure.kind === 'ServerFull' || failure.kind === 'QueueTimeout') {
+function adviceOn(failure: OpenEnvError): string {
+  if (isGone(failure) || failure instanceof ResetRequired) return 'The history is kept. Reset to begin a new session.';
+  if (failure instanceof ServerFull) {
     return `All sessions of this server are in use. Try again ${failure.retryAfterS ? `in ${failure.retryAfterS} s` : 'in a moment'}, or raise max_sessions.`;
   }
-  if (failure.status === 422) return 'Correct these values and send them again. The episode has not changed.';
-  if (failure.status === 429) return `This address sent too many wrong keys. Try again ${failure.retryAfterS ? `in ${failure.retryAfterS} s` : 'later'}.`;
+  if (failure instanceof InvalidAction) return 'Correct these values and send them again. The episode has not changed.';
+  if (failure instanceof TooManyFailures) return `This address sent too many wrong keys. Try again ${failure.retryAfterS ? `in ${failure.retryAfterS} s` : 'later'}.`;
   if (failure.blame === 'environment') return 'The environment failed. The log of the server has the traceback. Reset to go on.';
   return '';
 }

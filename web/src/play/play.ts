@@ -1,8 +1,9 @@
-import { Failure } from '../api/failure';
+import { OpenEnvError, ResetRequired } from 'openenv';
+import { isAway, isGone, isLocked } from '../api/failure';
 import { isRecord, type Json, type JsonObject } from '../api/json';
 import { holdKey, heldKey } from '../api/key';
 import type { Metadata } from '../api/metadata';
-import { ask, request } from '../api/request';
+import { SERVER } from '../api/server';
 import { History } from '../episode/history';
 import type { Transition } from '../episode/transition';
 import { Store } from '../store';
@@ -17,7 +18,7 @@ export interface Playing {
   metadata: Metadata | null;
   busy: Busy;
   /** Of the last call; shown until the next one. */
-  failure: Failure | null;
+  failure: OpenEnvError | null;
   failedCall: Busy;
   /** Something to know that is no failure. */
   notice: string | null;
@@ -55,7 +56,7 @@ export class Play extends Store<Playing> {
   /** Asks the server what it is. */
   async load(): Promise<void> {
     try {
-      const metadata = await ask<Metadata>('web/metadata');
+      const metadata = await SERVER.ask<Metadata>('web/metadata');
       this.set({ phase: 'ready', metadata, keyRefused: false, failure: null });
     } catch (error) {
       this.failed(error, null);
@@ -67,7 +68,7 @@ export class Play extends Store<Playing> {
     if (this.value.metadata === null) await this.load();
     else {
       try {
-        await request('web/metadata');
+        await SERVER.request('web/metadata');
         this.set({ phase: 'ready', keyRefused: false, failure: null });
       } catch (error) {
         this.failed(error, null);
@@ -113,9 +114,9 @@ export class Play extends Store<Playing> {
     clearTimeout(this.timer);
     this.set({ retryAt: null });
     try {
-      await request('health');
+      await SERVER.request('health');
     } catch (error) {
-      if (error instanceof Failure && error.away) return this.wait_();
+      if (isAway(error)) return this.wait_();
     }
     await this.returned();
   }
@@ -129,7 +130,7 @@ export class Play extends Store<Playing> {
         await this.visit.state();
         live = this.value.live;
       } catch (error) {
-        if (error instanceof Failure && (error.locked || error.away)) return this.failed(error, null);
+        if (isLocked(error) || isAway(error)) return this.failed(error, null);
         this.visit.forget();
       }
     }
@@ -163,9 +164,9 @@ export class Play extends Store<Playing> {
       return outcome;
     } catch (error) {
       this.set({ busy: null });
-      if (busy === 'step' && error instanceof Failure && error.blame === 'environment') {
+      if (busy === 'step' && error instanceof OpenEnvError && error.blame === 'environment') {
         const lasted = { time, duration_s: (performance.now() - began) / 1000 };
-        this.history.add({ ...this.transition(null, { ...lasted, ...about(null) }), error: `${error.kind}: ${error.message}` });
+        this.history.add({ ...this.transition(null, { ...lasted, ...about(null) }), error: `${error.name}: ${error.message}` });
       }
       this.failed(error, busy);
       return null;
@@ -173,17 +174,17 @@ export class Play extends Store<Playing> {
   }
 
   private failed(thrown: unknown, failedCall: Busy): void {
-    const error = thrown instanceof Failure ? thrown : new Failure('Answer', `the answer could not be shown: ${String(thrown)}`, 200);
-    if (error.away) {
+    const error = thrown instanceof OpenEnvError ? thrown : new OpenEnvError(`the answer could not be shown: ${String(thrown)}`);
+    if (isAway(error)) {
       this.set({ failure: null });
       this.wait_();
-    } else if (error.locked) {
+    } else if (isLocked(error)) {
       this.set({ phase: 'locked', keyRefused: heldKey() !== null, failure: error });
     } else if (this.value.metadata === null) {
       this.set({ phase: 'failed', failure: error });
     } else {
-      if (error.sessionGone) this.visit.forget();
-      const live = this.value.live && this.visit.id !== null && error.kind !== 'ResetRequired';
+      if (isGone(error)) this.visit.forget();
+      const live = this.value.live && this.visit.id !== null && !(error instanceof ResetRequired);
       this.set({ failure: error, failedCall, live });
     }
   }

@@ -1,6 +1,6 @@
 import type { RJSFSchema } from '@rjsf/utils';
 import { useMemo, useState } from 'preact/hooks';
-import type { Fault } from '../api/failure';
+import type { Fault } from 'openenv';
 import type { JsonObject } from '../api/json';
 import { SchemaForm } from '../forms/schema_form';
 import { takesTasks, withReset, withoutTask } from './reset_schema';

@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { ask } from '../api/request';
+import { SERVER } from '../api/server';
 import type { Json } from '../api/json';
 import { inWords } from './action_form';
 
@@ -33,7 +33,7 @@ export function TaskPicker({ environment, disabled, onPick, onFailed }: Props) {
   const path = encodeURIComponent(environment);
 
   useEffect(() => {
-    ask<{ name: string }[]>(`${path}/splits`).then((found) => setSplits(found.map((each) => each.name)), (error: Error) => onFailed(error.message));
+    SERVER.ask<{ name: string }[]>(`${path}/splits`).then((found) => setSplits(found.map((each) => each.name)), (error: Error) => onFailed(error.message));
   }, [path]);
   const choose = async (name: string) => {
     latest.current = name;
@@ -44,9 +44,9 @@ export function TaskPicker({ environment, disabled, onPick, onFailed }: Props) {
     onPick(name === '' ? null : { split: name });
     if (name === '') return;
     try {
-      const { num_tasks } = await ask<{ num_tasks: number }>(`${path}/num_tasks`, { method: 'POST', body: { split: name } });
+      const { num_tasks } = await SERVER.ask<{ num_tasks: number }>(`${path}/num_tasks`, { method: 'POST', body: { split: name } });
       const body = { split: name, start: 0, stop: Math.min(num_tasks, MOST_LISTED) };
-      const found = await ask<{ tasks: Json[] }>(`${path}/task_range`, { method: 'POST', body });
+      const found = await SERVER.ask<{ tasks: Json[] }>(`${path}/task_range`, { method: 'POST', body });
       if (latest.current !== name) return; // another split was chosen meanwhile
       setCount(num_tasks);
       setTasks(found.tasks);

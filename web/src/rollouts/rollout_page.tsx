@@ -1,6 +1,6 @@
 import { useEffect, useState } from 'preact/hooks';
-import type { Failure } from '../api/failure';
-import { ask } from '../api/request';
+import type { OpenEnvError } from 'openenv';
+import { SERVER } from '../api/server';
 import { lasting, short } from '../charts/number';
 import { FailureBox } from '../play/failure_box';
 import { nameOf, queryOf, type Go, type Place } from './address';
@@ -146,7 +146,7 @@ function toTurn(number: number): void {
 
 interface Loaded {
   shown: Shown | null;
-  failure: Failure | null;
+  failure: OpenEnvError | null;
 }
 
 const NOTHING: Loaded = { shown: null, failure: null };
@@ -157,7 +157,7 @@ function useRollout(place: Place | null): Loaded {
   useEffect(() => {
     if (!place) return;
     let over = false;
-    ask<Shown>(`rollouts/rollout?${placeQuery(place)}`).then(
+    SERVER.ask<Shown>(`rollouts/rollout?${placeQuery(place)}`).then(
       (shown) => over || setLoaded({ shown, failure: null, name }),
       (error) => over || setLoaded({ shown: null, failure: asFailure(error), name }),
     );
@@ -176,7 +176,7 @@ function useMembers(place: Place, shown: Shown | null): Summary[] {
     if (!shown) return;
     let over = false;
     const query = queryOf({ group: [shown.rollout.group], run: [shown.run] });
-    ask<{ rows: Summary[] }>(`rollouts/rows?${query.toString()}&sort=started&descending=false&count=${MOST_MEMBERS}`).then(
+    SERVER.ask<{ rows: Summary[] }>(`rollouts/rows?${query.toString()}&sort=started&descending=false&count=${MOST_MEMBERS}`).then(
       ({ rows }) => {
         if (!over) setMembers({ group, rows: rows.sort((one, other) => one.member - other.member) });
       },

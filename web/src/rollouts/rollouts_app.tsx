@@ -1,6 +1,6 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { Failure } from '../api/failure';
-import { ask } from '../api/request';
+import { OpenEnvError } from 'openenv';
+import { SERVER } from '../api/server';
 import { FailureBox } from '../play/failure_box';
 import { Boundary } from '../shell/boundary';
 import { chooseTheme, useChosenTheme } from '../shell/theme';
@@ -56,7 +56,7 @@ export function RolloutsApp() {
         {folder && folder.faults.length > 0 && !view.open && <Faults faults={folder.faults} />}
         {!folder && !failure && <p class="loading">Loading…</p>}
         {folder && (
-          <Boundary key={view.open?.file} otherwise={(error) => <FailureBox failure={new Failure('Answer', `this part could not be drawn: ${error.message}`, 200)} />}>
+          <Boundary key={view.open?.file} otherwise={(error) => <FailureBox failure={new OpenEnvError(`this part could not be drawn: ${error.message}`)} />}>
             {view.open ? <RolloutPage place={view.open} start={view.turn} beside={view.beside} go={go} outcomes={folder.outcomes} /> : <Lists view={view} go={go} folder={folder} />}
           </Boundary>
         )}
@@ -102,8 +102,8 @@ function Faults({ faults }: { faults: string[] }) {
 }
 
 /** The folder's runs, asked again while files are read, and now and then while they may grow. */
-function useFolder(): { folder: Folder | null; failure: Failure | null } {
-  const [state, setState] = useState<{ folder: Folder | null; failure: Failure | null }>({ folder: null, failure: null });
+function useFolder(): { folder: Folder | null; failure: OpenEnvError | null } {
+  const [state, setState] = useState<{ folder: Folder | null; failure: OpenEnvError | null }>({ folder: null, failure: null });
   const before = useRef('');
   useEffect(() => {
     let timer: ReturnType<typeof setTimeout>;
@@ -112,7 +112,7 @@ function useFolder(): { folder: Folder | null; failure: Failure | null } {
       let next = OTHERWISE_MS;
       try {
         if (document.visibilityState === 'visible' || before.current === '') {
-          const folder = await ask<Folder>('rollouts/runs');
+          const folder = await SERVER.ask<Folder>('rollouts/runs');
           const text = JSON.stringify(folder);
           if (!over && text !== before.current) setState({ folder, failure: null });
           before.current = text;

@@ -1,5 +1,5 @@
-import { Failure } from '../api/failure';
-import { ask, request } from '../api/request';
+import { OpenEnvError } from 'openenv';
+import { SERVER } from '../api/server';
 import { Store } from '../store';
 import { queryOf, type View } from './address';
 import type { Group, Match, Summary } from './records';
@@ -10,7 +10,7 @@ const KEPT_PAGES = 50;
 interface State {
   /** Number of rows; null until it is known. */
   total: number | null;
-  failure: Failure | null;
+  failure: OpenEnvError | null;
   /** Facts about what is still going on, in words. */
   progress: string;
 }
@@ -106,7 +106,7 @@ export class SearchedRows extends Store<State> implements Rows<Found> {
 
   private async read(query: URLSearchParams): Promise<void> {
     try {
-      const answer = await request(`rollouts/search?${query.toString()}`, { signal: this.stop.signal });
+      const answer = await SERVER.request(`rollouts/search?${query.toString()}`, { signal: this.stop.signal });
       for await (const line of linesOf(answer)) {
         const facts = JSON.parse(line) as { row: Summary; match: Match } | { searched: number; of: number };
         if ('row' in facts) this.rows.push({ ...facts.row, match: facts.match });
@@ -147,10 +147,10 @@ export function rowsOf(view: View): Rows<Found> | Rows<Group> {
     return new SearchedRows(query);
   }
   const load = <Row>(start: number, count: number) =>
-    ask<{ total: number; rows: Row[] }>(`rollouts/${view.list === 'groups' ? 'groups' : 'rows'}?${query.toString()}&start=${start}&count=${count}`);
+    SERVER.ask<{ total: number; rows: Row[] }>(`rollouts/${view.list === 'groups' ? 'groups' : 'rows'}?${query.toString()}&start=${start}&count=${count}`);
   return view.list === 'groups' ? new PagedRows<Group>(load) : new PagedRows<Found>(load);
 }
 
-export function asFailure(error: unknown): Failure {
-  return error instanceof Failure ? error : new Failure('Answer', String(error), 200);
+export function asFailure(error: unknown): OpenEnvError {
+  return error instanceof OpenEnvError ? error : new OpenEnvError(String(error));
 }

@@ -1,6 +1,6 @@
 import { useEffect, useState } from 'preact/hooks';
-import type { Failure } from '../api/failure';
-import { ask } from '../api/request';
+import type { OpenEnvError } from 'openenv';
+import { SERVER } from '../api/server';
 import { FailureBox } from '../play/failure_box';
 import type { Place } from './address';
 import { LEVELS, levelOf } from './records';
@@ -20,11 +20,11 @@ const SOURCES: Record<string, string> = { sampled: 'as the model sampled them', 
 /** The tokens of a completion, coloured by how unlikely each was. Arrow keys go from one to the next. */
 export function TokensView({ place, turn }: { place: Place; turn: number }) {
   const [tokens, setTokens] = useState<Tokens | null>(null);
-  const [failure, setFailure] = useState<Failure | null>(null);
+  const [failure, setFailure] = useState<OpenEnvError | null>(null);
   const [chosen, setChosen] = useState<number | null>(null);
   const [count, setCount] = useState(FIRST_TOKENS);
   useEffect(() => {
-    ask<Tokens>(`rollouts/tokens?${placeQuery(place)}&turn=${turn}`).then(setTokens, (error) => setFailure(asFailure(error)));
+    SERVER.ask<Tokens>(`rollouts/tokens?${placeQuery(place)}&turn=${turn}`).then(setTokens, (error) => setFailure(asFailure(error)));
   }, []);
   if (failure) return <FailureBox failure={failure} />;
   if (!tokens) return <p class="loading">Loading…</p>;

@@ -1,6 +1,6 @@
-import { Failure } from '../api/failure';
+import { OpenEnvError } from 'openenv';
 import { isRecord, type Json } from '../api/json';
-import { ask, request } from '../api/request';
+import { SERVER } from '../api/server';
 import { parseMetrics, type Sample } from './metrics';
 
 export interface SessionLine {
@@ -18,7 +18,7 @@ export interface Reading {
   at: number;
   sessions: SessionLine[] | null;
   samples: Sample[] | null;
-  faults: Partial<Record<Part, Failure>>;
+  faults: Partial<Record<Part, OpenEnvError>>;
 }
 
 type Part = 'sessions' | 'metrics';
@@ -29,21 +29,21 @@ export async function read(before: Reading | null): Promise<Reading> {
   const faults: Reading['faults'] = {};
   const or = async <T>(part: Part, ask_: () => Promise<T>): Promise<T | null> => {
     const refused = before?.faults[part];
-    if (refused && FINAL.includes(refused.status)) {
+    if (refused && FINAL.includes(refused.status ?? 0)) {
       faults[part] = refused;
       return null;
     }
     try {
       return await ask_();
     } catch (error) {
-      if (!(error instanceof Failure)) throw error;
+      if (!(error instanceof OpenEnvError)) throw error;
       faults[part] = error;
       return null;
     }
   };
   const [sessions, samples] = await Promise.all([
-    or('sessions', () => ask<Json>('sessions').then(linesOf)),
-    or('metrics', async () => parseMetrics(await (await request('metrics')).text())),
+    or('sessions', () => SERVER.ask<Json>('sessions').then(linesOf)),
+    or('metrics', async () => parseMetrics(await (await SERVER.request('metrics')).text())),
   ]);
   return { at: performance.now() / 1000, sessions, samples, faults };
 }

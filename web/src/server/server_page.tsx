@@ -1,5 +1,5 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
-import type { Failure } from '../api/failure';
+import type { OpenEnvError } from 'openenv';
 import { lasting, short } from '../charts/number';
 import { FailureBox } from '../play/failure_box';
 import { Bars } from './bars';
@@ -92,9 +92,9 @@ export function ServerPage() {
 }
 
 /** One of each kind: when the server is away, all of it is. */
-function faultsOf({ faults }: Reading): Failure[] {
+function faultsOf({ faults }: Reading): OpenEnvError[] {
   const { sessions, metrics } = faults;
-  return [sessions, metrics].filter((fault, index): fault is Failure => !!fault && !(index === 1 && fault.message === sessions?.message));
+  return [sessions, metrics].filter((fault, index): fault is OpenEnvError => !!fault && !(index === 1 && fault.message === sessions?.message));
 }
 
 function histogram(samples: Sample[], phase: string, begun: Sample[] | null): Histogram {

@@ -1,8 +1,8 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
-import type { Failure } from '../api/failure';
+import type { OpenEnvError } from 'openenv';
 
 /** Asks for the server's key, which is kept for as long as this tab lives. */
-export function KeyPrompt({ refused, failure, onKey }: { refused: boolean; failure: Failure | null; onKey: (key: string) => Promise<void> }) {
+export function KeyPrompt({ refused, failure, onKey }: { refused: boolean; failure: OpenEnvError | null; onKey: (key: string) => Promise<void> }) {
   const [key, setKey] = useState('');
   const [busy, setBusy] = useState(false);
   const input = useRef<HTMLInputElement>(null);
