@@ -91,7 +91,7 @@ class _Definitions:
         self._definitions = definitions
         self._is_output = is_output
 
-    def declare(self, wanted: str, node: Schema, name: str | None = None) -> str:
+    def declare(self, wanted: str, node: Mapping[str, Any], name: str | None = None) -> str:
         """Adds the declaration of a type to the module; returns its name."""
         name = name or self._module.name(wanted)
         self._module.declarations[name] = ""  # its place is before the types of its fields
@@ -102,7 +102,7 @@ class _Definitions:
         self._module.declarations[name] = _comment(node, "", self._is_output) + body
         return name
 
-    def without_beside(self, node: Schema) -> Schema:
+    def without_beside(self, node: Mapping[str, Any]) -> Schema:
         """An observation, or its alternatives, without the fields that are sent beside it."""
         if "$ref" in node:
             node = self._target(node)
@@ -110,7 +110,7 @@ class _Definitions:
             if key in node:
                 return {**node, key: [self.without_beside(each) for each in node[key]]}
         if "properties" not in node:
-            return node
+            return dict(node)
         return {
             **node,
             "properties": {name: each for name, each in node["properties"].items() if name not in _BESIDE},
@@ -134,14 +134,14 @@ class _Definitions:
             return " & ".join(f"({self.type_of(each)})" for each in node["allOf"])
         return self._plain(node, str(kind))
 
-    def _plain(self, node: Schema, kind: str) -> str:
+    def _plain(self, node: Mapping[str, Any], kind: str) -> str:
         if kind == "array":
             return self._list(node)
         if kind == "object":
             return self._map(node)
         return "Uint8Array" if (kind, node.get("format")) == ("string", "binary") else _SCALARS.get(kind, "unknown")
 
-    def _named(self, node: Schema) -> str:
+    def _named(self, node: Mapping[str, Any]) -> str:
         target, wanted = self._target(node), _name_of(node)
         # Equal definitions of several parts are declared once. A default makes a difference between those that
         # clients send and those that they get.
@@ -150,7 +150,7 @@ class _Definitions:
         name, is_declared = self._module.known(f"{wanted} {closure} {differs}", wanted)
         return name if is_declared else self.declare(wanted, target, name)
 
-    def _target(self, node: Schema) -> Schema:
+    def _target(self, node: Mapping[str, Any]) -> Schema:
         target = self._definitions[_name_of(node)]
         return dict(target) if isinstance(target, Mapping) else {}
 
@@ -169,7 +169,7 @@ class _Definitions:
                 self._reachable(each, found)
         return found
 
-    def _list(self, node: Schema) -> str:
+    def _list(self, node: Mapping[str, Any]) -> str:
         places = node.get("prefixItems", [] if node.get("maxItems") == 0 else None)
         if places is None:
             return _element(self.type_of(node.get("items", True))) + "[]"
@@ -180,7 +180,7 @@ class _Definitions:
             items.append(f"...{_element(self.type_of(node.get('items', True)))}[]")
         return f"[{', '.join(items)}]"
 
-    def _map(self, node: Schema) -> str:
+    def _map(self, node: Mapping[str, Any]) -> str:
         if node.get("properties"):
             return f"{{ {' '.join(line.strip() for line in self._fields(node, None))} }}"
         others = node.get("additionalProperties", True)
@@ -193,7 +193,7 @@ class _Definitions:
             return f"{{ [name in {self.type_of(names)}]?: {value} }}"
         return f"{{ [name: string]: {value} }}"
 
-    def _fields(self, node: Schema, indent: str | None) -> Iterator[str]:
+    def _fields(self, node: Mapping[str, Any], indent: str | None) -> Iterator[str]:
         """The fields of an object; without their descriptions if they are in one line."""
         required = node.get("required", ())
         for name, each in node["properties"].items():
@@ -206,7 +206,7 @@ class _Definitions:
             yield f"{indent or ''}[name: string]: unknown;\n"
 
 
-def _name_of(reference: Schema) -> str:
+def _name_of(reference: Mapping[str, Any]) -> str:
     return str(reference["$ref"]).removeprefix("#/$defs/")
 
 
