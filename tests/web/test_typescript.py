@@ -147,7 +147,7 @@ def test_in_a_browser_over_a_bad_network(browser: Browser, dist: Path, enter: En
     with serving("environment:app", cwd=PACKAGE / "test") as server:
         with Proxy(int(server.url.rpartition(":")[2])) as proxy:
             page = open_page(enter, proxy.url, dist)
-            page.evaluate("async url => { window.env = await client.connect(url); await env.reset(); }", proxy.url)
+            page.evaluate("async url => { window.env = await client.connect(url, {connectTimeoutS: 60}); await env.reset(); }", proxy.url)
             page.evaluate(
                 "() => { window.steps = Promise.all(Array.from({length: 60}, (_, value) => env.step({value}))); }"
             )
@@ -160,7 +160,7 @@ def test_in_a_browser_over_a_bad_network(browser: Browser, dist: Path, enter: En
 
 
 def test_errors_in_a_browser(browser: Browser, dist: Path, enter: Enter) -> None:
-    connecting = "([url, key]) => client.connect(url, {key}).then(env => { window.env = env; }, error => error.name)"
+    connecting = "([url, key]) => client.connect(url, {key, connectTimeoutS: 60}).then(env => { window.env = env; }, error => error.name)"
     with held_port() as number:
         options = ("environment:app", "--port", str(number))
         with serving(*options, cwd=PACKAGE / "test", OPENENV_API_KEYS=KEY) as server:

@@ -118,6 +118,8 @@ export class Client {
     const connection = await Connection.open(this.#endpoint, { ...this.options, connectTimeoutS }, this.#affinity, signal);
     const silence = new ConnectTimeout(`no answer to attach within ${connectTimeoutS} s (connectTimeoutS)`);
     const timer = setTimeout(() => connection.end(silence), connectTimeoutS * 1000);
+    const stop = () => connection.end(new ConnectionLost('this client was closed'));
+    signal.addEventListener('abort', stop);
     try {
       connection.onEvent = (name, fields) => {
         if (name !== 'session_lost') return;
@@ -125,6 +127,7 @@ export class Client {
       };
       const gone = new Map<string, OpenEnvError | null>();
       await Promise.all([...this.#sessions].map(async (session) => gone.set(session.id, await session.findOn(connection))));
+      if (signal.aborted) stop();
       if (connection.error !== null) throw new ConnectionLost(connection.error.message);
       connection.onEnd = (error) => this.#onEnd(connection, error);
       this.#affinity = connection.affinity;
@@ -132,14 +135,17 @@ export class Client {
       this.#connecting = false;
       for (const session of [...this.#sessions]) {
         const error = gone.get(session.id); // undefined for a session that has come meanwhile
+        gone.delete(session.id);
         if (error) session.lose(error);
         else session.resume(connection);
       }
+      for (const session of gone.keys()) connection.post('close', { session }); // closed meanwhile
     } catch (error) {
       connection.end(new ConnectionLost('given up'));
       throw error;
     } finally {
       clearTimeout(timer);
+      signal.removeEventListener('abort', stop);
     }
   }
 

@@ -143,7 +143,7 @@ export class Connection {
           if (hello.event !== 'hello') throw new ProtocolViolation(`${place} did not begin with hello`);
           resolve((made = new Connection(socket, hello, route)));
         } catch (error) {
-          reject(error);
+          reject(error instanceof OpenEnvError ? error : new ProtocolViolation(`the first message of ${place} cannot be read: ${String(error)}`));
         }
       });
       socket.addEventListener('error', () => undefined); // close follows, and says more
@@ -222,13 +222,14 @@ export class Connection {
   #receive(data: unknown): void {
     if (this.error !== null) return;
     let message: Message;
+    let error: OpenEnvError | null;
     try {
       message = read(data as string) as Message;
-    } catch (error) {
-      return this.end(new ProtocolViolation(`a message of the server cannot be read: ${String(error)}`));
+      error = message.error === undefined ? null : errorOf(message.error as ErrorFacts);
+    } catch (fault) {
+      return this.end(new ProtocolViolation(`a message of the server cannot be read: ${String(fault)}`));
     }
     if (typeof message.event === 'string') return this.onEvent(message.event, message);
-    const error = message.error === undefined ? null : errorOf(message.error as ErrorFacts);
     if (message.id === null && error !== null) return this.end(error); // about a frame that the server could not read
     const waiting = this.#waiting.get(message.id as number);
     this.#waiting.delete(message.id as number);

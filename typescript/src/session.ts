@@ -15,6 +15,7 @@ import {
   UnknownSession,
   UsageError,
 } from './errors.ts';
+import { write, Written } from './values.ts';
 
 /** The types of an environment; `openenv contract types` writes one. */
 export interface AnyContract {
@@ -58,6 +59,8 @@ export interface CallOptions {
 
 // The server's own StepTimeout has this long to arrive.
 const LATE_MS = 250;
+// Of a timer.
+const LONGEST_MS = 2 ** 31 - 1;
 const SHORTEST_S = 0.001;
 /** The longest deadline of the protocol, in seconds. @internal */
 export const LONGEST_S = 86_400;
@@ -186,6 +189,9 @@ export class Session<C extends AnyContract = UntypedContract> {
     return new Promise((resolve, reject) => {
       if (this.#lost !== null) return reject(this.#lost);
       if (signal?.aborted) return reject(signal.reason);
+      if (!(timeoutS > 0)) throw new UsageError(`timeoutS must be a positive number of seconds, got ${timeoutS}`);
+      // Now, as its caller may change the action before it is sent, or sent again.
+      const written = Object.fromEntries(Object.entries(fields).map(([name, value]) => [name, new Written(write(value))]));
       const settle = (act: () => void) => {
         if (call.settled) return;
         call.settled = true;
@@ -195,7 +201,7 @@ export class Session<C extends AnyContract = UntypedContract> {
       };
       const call: Call = {
         op,
-        fields,
+        fields: written,
         seq: 0,
         counted: op === 'reset' || op === 'step',
         due: performance.now() + timeoutS * 1000,
@@ -205,7 +211,7 @@ export class Session<C extends AnyContract = UntypedContract> {
         reject: (error) => settle(() => reject(error)),
       };
       const abort = () => this.#giveUp(call, signal?.reason);
-      const timer = setTimeout(() => this.#giveUp(call, this.#late(op, timeoutS)), timeoutS * 1000 + LATE_MS);
+      const timer = setTimeout(() => this.#giveUp(call, this.#late(op, timeoutS)), Math.min(timeoutS * 1000 + LATE_MS, LONGEST_MS));
       signal?.addEventListener('abort', abort);
       this.#calls.push(call);
       this.#advance();
@@ -221,8 +227,10 @@ export class Session<C extends AnyContract = UntypedContract> {
   #giveUp(call: Call, error: unknown): void {
     call.reject(error);
     const { connection } = this.#client;
-    if (this.#calls[0] === call && call.request !== null) connection?.post('cancel', { target: call.request });
-    if (call.op === 'open') this.lose(error as Error);
+    if (call.op === 'open') {
+      connection?.post('close', { session: this.id });
+      this.lose(error as Error);
+    } else if (this.#calls[0] === call && call.request !== null) connection?.post('cancel', { target: call.request });
   }
 
   /** Sends the next call, if none is underway. */

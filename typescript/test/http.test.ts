@@ -8,7 +8,7 @@ const KEY = 'a-key-of-the-tests-0123456789';
 let served: Served;
 
 before(async () => void (served = await serve(['--max-sessions', '1'], { OPENENV_API_KEYS: KEY })));
-after(() => served.kill());
+after(() => served?.kill());
 
 test('a session over HTTP, and its errors', async () => {
   const server = new HttpServer(served.url, { key: () => KEY });

@@ -26,7 +26,7 @@ export class Served {
 
 /** Runs `openenv serve` with the environment of the tests. */
 export async function serve(options: string[] = [], variables: Record<string, string> = {}): Promise<Served> {
-  const python = process.env.OPENENV_PYTHON ?? 'python3';
+  const python = process.env.OPENENV_PYTHON ?? `${HERE}/../../.venv/bin/python`;
   const port = options.includes('--port') ? [] : ['--port', '0'];
   const child = spawn(python, ['-m', 'openenv', 'serve', 'environment:app', ...port, ...options], {
     cwd: HERE,

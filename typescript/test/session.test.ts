@@ -30,11 +30,11 @@ interface Adder {
 }
 
 const KEY = 'a-key-of-the-tests-0123456789';
-const options = { WebSocket } as unknown as ClientOptions;
+const options = { WebSocket, connectTimeoutS: 60 } as unknown as ClientOptions;
 let server: Served;
 
 before(async () => void (server = await serve(['--max-sessions', '3'], { OPENENV_MAX_MESSAGE_MB: '1', OPENENV_HEARTBEAT_S: '0.5' })));
-after(() => server.kill());
+after(() => server?.kill());
 
 /** Runs a part of a test with a session, which is closed after it. */
 async function playing(play: (env: Session<Adder>) => Promise<void>, url = server.url): Promise<void> {
@@ -82,6 +82,15 @@ test('errors are classes with the facts of the wire, and the session goes on', (
     assert.equal((await env.step({ amount: 2 })).observation.total, 2);
   }));
 
+test('an action is the one of the call, whatever its caller does with it later', () =>
+  playing(async (env) => {
+    await env.reset();
+    const action = { amount: 1 };
+    const first = env.step(action);
+    action.amount = 10;
+    assert.deepEqual((await Promise.all([first, env.step(action)])).map((each) => each.observation.total), [1, 11]);
+  }));
+
 test('a message over the limit is not sent', () =>
   playing(async (env) => {
     await env.reset();
@@ -93,6 +102,8 @@ test('a call ends with its deadline or its signal, and the next one has its turn
   playing(async (env) => {
     await env.reset();
     await assert.rejects(env.step({ kind: 'hang' }, { timeoutS: 0.1 }), StepTimeout);
+    await assert.rejects(env.step({}, { timeoutS: Number.NaN }), UsageError);
+    await env.step({ amount: 0 }, { timeoutS: Number.POSITIVE_INFINITY });
     const controller = new AbortController();
     const hung = env.step({ kind: 'hang' }, { signal: controller.signal });
     const behind = env.step({ amount: 5 }, { signal: controller.signal });
