@@ -31,6 +31,8 @@ PACKAGE = ROOT / "typescript"
 TSC = PACKAGE / "node_modules/.bin/tsc"
 KEY = "a-key-for-tests-0123456789"
 PROJECTS = sorted(path.parent for path in (ROOT / "envs").glob("*/openenv.yaml"))
+CONNECTING = """([url, key]) => client.connect(url, {key, connectTimeoutS: 60})
+    .then(env => { window.env = env; }, error => error.name)"""
 # Two modules for a program that uses the types of a bundled environment.
 PROGRAM = """
 import type { Contract } from './gridworld.ts';
@@ -147,7 +149,8 @@ def test_in_a_browser_over_a_bad_network(browser: Browser, dist: Path, enter: En
     with serving("environment:app", cwd=PACKAGE / "test") as server:
         with Proxy(int(server.url.rpartition(":")[2])) as proxy:
             page = open_page(enter, proxy.url, dist)
-            page.evaluate("async url => { window.env = await client.connect(url, {connectTimeoutS: 60}); await env.reset(); }", proxy.url)
+            page.evaluate(CONNECTING, [proxy.url, None])
+            page.evaluate("env.reset().then(() => null)")
             page.evaluate(
                 "() => { window.steps = Promise.all(Array.from({length: 60}, (_, value) => env.step({value}))); }"
             )
@@ -160,14 +163,13 @@ def test_in_a_browser_over_a_bad_network(browser: Browser, dist: Path, enter: En
 
 
 def test_errors_in_a_browser(browser: Browser, dist: Path, enter: Enter) -> None:
-    connecting = "([url, key]) => client.connect(url, {key, connectTimeoutS: 60}).then(env => { window.env = env; }, error => error.name)"
     with held_port() as number:
         options = ("environment:app", "--port", str(number))
         with serving(*options, cwd=PACKAGE / "test", OPENENV_API_KEYS=KEY) as server:
             page = open_page(enter, server.url, dist)
-            assert page.evaluate(connecting, [server.url, "no-such-key"]) == "Unauthorized"
-            assert page.evaluate(connecting, [f"{server.url}/nowhere", KEY]) == "ConnectionFailed"
-            page.evaluate(connecting, [server.url, KEY])
+            assert page.evaluate(CONNECTING, [server.url, "no-such-key"]) == "Unauthorized"
+            assert page.evaluate(CONNECTING, [f"{server.url}/nowhere", KEY]) == "ConnectionFailed"
+            page.evaluate(CONNECTING, [server.url, KEY])
             assert page.evaluate("env.reset({start: 98}).then(begun => begun.reward)") == 98
             page.evaluate("() => { window.hung = env.step({kind: 'hang'}).catch(error => error.name); }")
             server.end(signal.SIGKILL)
