@@ -265,7 +265,7 @@ def test_the_command_of_workers_is_not_for_people():
 
 
 def test_where_connections_cannot_be_passed_several_workers_are_refused(monkeypatch):
-    monkeypatch.delattr(socket, "send_fds")
+    monkeypatch.delattr(socket, "send_fds", raising=False)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         arguments = ["serve", "echo", "--workers", "4", "--port", str(taken.getsockname()[1])]
         result = CliRunner().invoke(app, arguments, standalone_mode=False)

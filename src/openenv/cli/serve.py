@@ -392,7 +392,7 @@ def serve(target: str, reload: bool, **options: Any) -> None:
     if settings.workers > 1:
         from ..server.workers import Supervisor, can_pass_sockets
 
-        if not can_pass_sockets():
+        if not (reload or can_pass_sockets()):
             raise UsageError(
                 f"--workers {settings.workers} needs Linux, whose processes pass connections to one another: serve "
                 "with --workers 1, or start several servers behind a gateway (openenv gateway)"
