@@ -18,6 +18,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -329,6 +330,35 @@ def test_a_server_that_drains_keeps_its_sessions_and_gets_no_more() -> None:
 
             await until(ended, LIMIT_S)
             assert process.end == "ended with exit code 0"
+
+    run(test())
+
+
+def test_a_backend_that_accepts_nothing_new_gets_no_session_and_those_that_are_cut_return_to_it() -> None:
+    async def test() -> None:
+        async with deployed(2) as servers, Gateway(backends_of(servers)) as gateway, AsyncExitStack() as stack:
+            proxy = stack.enter_context(Proxy(urlsplit(gateway.url).port or 0, seed=7))
+            envs = [await stack.enter_async_context(PlacedEnv(proxy.url)) for _ in range(6)]
+            homes = [(await env.reset()).metadata["pid"] for env in envs]
+            assert len(set(homes)) == 2
+            draining, other = backends_of(servers)
+            await gateway.update([replace(draining, accepting=False), other])
+
+            async def all_go_elsewhere() -> bool:
+                async with crowd(gateway.url, 20) as counts:
+                    return counts == {other.name: 20}
+
+            await until(all_go_elsewhere)
+            await asyncio.to_thread(proxy.cut_all)
+            results = await asyncio.gather(*(env.step(ONE) for env in envs))
+            assert [result.metadata["pid"] for result in results] == homes
+            await gateway.update([draining, other])
+
+            async def comes_back() -> bool:
+                async with crowd(gateway.url, 20) as counts:
+                    return counts[draining.name] > 0
+
+            await until(comes_back)
 
     run(test())
 

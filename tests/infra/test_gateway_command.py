@@ -113,6 +113,20 @@ def test_a_signal_during_the_start_ends_it_too() -> None:
         assert "Traceback" not in gateway.said
 
 
+def test_ctrl_c_while_a_further_server_starts_leaves_nothing() -> None:
+    options = ("--provider", "local", "--target", "echo", "--env", "OPENENV_MAX_SESSIONS=1", "--scale", "1:2", *FREE)
+    with running(*options) as gateway:
+        url = gateway.found(r"(http://127\S+) before 1 server")[1]
+        key = gateway.found(r"key of the servers: (\S+)")[1]
+        with GenericEnvClient(url, api_key=key) as env:
+            env.reset()
+            eventually(lambda: len(children(gateway.process.pid)) == 3)
+            started = children(gateway.process.pid)
+            assert gateway.end(signal.SIGINT) == 130
+        eventually(lambda: not any(map(lives, started)))
+        assert "Traceback" not in gateway.said
+
+
 def test_a_changed_file_and_sighup_change_the_backends(tmp_path: Path) -> None:
     file = tmp_path / "servers"
     with serving("echo") as first, serving("echo") as second:

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .._http import bearer, fetch
 from .._processes import raise_file_limit
-from ..errors import ConnectionFailed, UsageError
+from ..errors import ConnectionFailed, ProviderFailed, UsageError
 from ..providers import Gateway, deploy
+from ..providers.autoscaler import ServerLoad
 from ..providers.catalog import catalog_entry
 from ..providers.deployment import Deployment
 from ..providers.spec import LaunchSpec
@@ -37,7 +37,6 @@ from .machine import document_head
 
 # Seconds until servers have no sessions, and between two checks.
 SETTLE_S, LOOK_S = 10.0, 0.1
-_HELD = b"openenv_slots_held "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +100,9 @@ def settle(deployment: Deployment) -> None:
 def _is_busy(url: str, api_key: str | None) -> bool:
     """Whether the metrics of a server show sessions. A server without metrics is considered idle."""
     try:
-        lines = fetch(f"{url}/metrics", bearer(api_key), SETTLE_S).body.splitlines()
-    except ConnectionFailed:  # it may end during its answer
+        return ServerLoad.read(url, api_key).held > 0
+    except (ConnectionFailed, ProviderFailed):  # it may end during its answer
         return False
-    held = next((line for line in lines if line.startswith(_HELD)), b"x 0")
-    return float(held.split()[1]) > 0
 
 
 # With this number of sessions per host, random choice (which is worse than any balancer) misses a given host once in

@@ -19,8 +19,7 @@ from ..errors import LaunchFailed, OpenEnvError, UsageError
 from .terminal import COUNT, PATH, plural, together, variable
 
 if TYPE_CHECKING:
-    from ..providers import Gateway
-    from ..providers.deployment import Deployment
+    from ..providers import Gateway, LaunchSpec, Provider, ScalingRule
     from ..providers.gateway import Topology
 
 # Seconds between checks of the file of backends and of Envoy.
@@ -125,7 +124,29 @@ def render(kind: str, output_dir: Path, folder: str | None, check: bool, **optio
 @click.option("--target", help="Target of the servers, as for `openenv serve`.")
 @click.option("--image", help="Container image of the servers.")
 @click.option("--project", help="Project of the servers: a folder, or git+https://...")
-@click.option("--replicas", type=COUNT, default=1, show_default=True, help="Number of servers.")
+@click.option("--replicas", type=COUNT, help="Number of servers.  [default: 1]")
+@click.option("--scale", metavar="MIN:MAX", help="Start and drain servers as sessions come and go.")
+@click.option(
+    "--utilization",
+    type=float,
+    default=0.8,
+    show_default=True,
+    help="With --scale: part of the slots that sessions take before a server is added.",
+)
+@click.option(
+    "--settle",
+    "settle_s",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="With --scale: seconds for which fewer servers must have been enough before one drains.",
+)
+@click.option(
+    "--drain",
+    "drain_s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="With --scale: seconds until a draining server is stopped with its sessions.  [default: after its last one]",
+)
 @click.option("--env", multiple=True, help="Variable of the servers: NAME=VALUE, or NAME to take this shell's.")
 @click.option("--threads", type=COUNT, help="Threads of Envoy.  [default: one for each processor, 8 at most]")
 def run(**options: Any) -> None:
@@ -136,6 +157,7 @@ def run(**options: Any) -> None:
     Examples:
       openenv gateway run --backends 127.0.0.1:8001,127.0.0.1:8002
       openenv gateway run --provider local --target echo --replicas 4
+      openenv gateway run --provider local --target echo --scale 1:8
       openenv gateway run --backends-file servers.txt --listen 0.0.0.0:8443
     """
     topology = _topology(options, _listed(options) if options["provider"] is None else [])
@@ -221,19 +243,28 @@ class GatewayRun:
             work.cancel()
 
     async def _work(self) -> None:
-        from ..providers import Gateway
+        from ..providers import Autoscaler, Gateway, deploy
 
         async with contextlib.AsyncExitStack() as stack:
-            deployment = await self._servers(stack)
+            rule, launch = self._rule(), await self._launch(stack)
             facts = asdict(self._topology) | {"threads": self._options["threads"]}
             del facts["backends"]
-            gateway = Gateway(self._topology.backends if deployment is None else deployment, **facts)
+            if launch is None or rule is not None:
+                gateway = Gateway(self._topology.backends, **facts)
+            else:
+                gateway = Gateway(await stack.enter_async_context(deploy(*launch)), **facts)
             await stack.enter_async_context(gateway)
-            await self._announce(gateway)
-            looks = 0
+            fleet = None
+            if launch is not None and rule is not None:
+                fleet = Autoscaler(gateway, *launch, rule, drain_s=self._options["drain_s"])
+                await stack.enter_async_context(fleet)
+            await self._announce(gateway, gateway.api_key if fleet is None else fleet.api_key)
+            looks, states = 0, ["accepting"] * len(gateway.topology.backends)
             while gateway.end is None:
                 await asyncio.sleep(LOOK_S)
                 await self._reread(gateway)
+                if fleet is not None and states != (states := sorted(server.state for server in fleet.servers)):
+                    _say(f"{plural(len(states), 'server')}: {', '.join(states)}")
                 looks += 1
                 for backend in await gateway.silent() if looks == LOOKS_BEFORE_SILENCE else ():
                     _warn(
@@ -242,10 +273,24 @@ class GatewayRun:
                     )
             raise LaunchFailed(f"Envoy {gateway.end}")
 
-    async def _servers(self, stack: contextlib.AsyncExitStack) -> Deployment | None:
-        """Starts the servers, if requested."""
+    def _rule(self) -> ScalingRule | None:
+        """The rule of --scale."""
+        from ..providers import ScalingRule
 
-        from ..providers import deploy
+        scale = self._options["scale"]
+        if scale is None:
+            return None
+        if self._options["provider"] is None or self._options["replicas"] is not None:
+            raise UsageError("--scale MIN:MAX needs --provider NAME, which starts the servers, and no --replicas")
+        least, _, most = scale.partition(":")
+        if not least.isdecimal() or not most.isdecimal():
+            raise UsageError(f"--scale must be MIN:MAX, as 1:8, got {scale!r}")
+        given = {name: self._options[name] for name in ("utilization", "settle_s")}
+        return ScalingRule(least=int(least), most=int(most), **given)
+
+    async def _launch(self, stack: contextlib.AsyncExitStack) -> tuple[LaunchSpec, Provider] | None:
+        """The requested servers and their provider, which the stack closes."""
+
         from ..providers.catalog import catalog_entry
         from ..providers.spec import LaunchSpec
 
@@ -257,15 +302,16 @@ class GatewayRun:
             return None
         if options["backends"] is not None or self._file is not None:
             raise UsageError("--provider starts servers, and --backends names running ones: give either, not both")
-        spec = LaunchSpec(**forms, replicas=options["replicas"], env_vars=dict(map(variable, options["env"])))
+        spec = LaunchSpec(**forms, replicas=options["replicas"] or 1, env_vars=dict(map(variable, options["env"])))
         provider = catalog_entry(options["provider"]).make()
         close: Callable[[], None] | None = getattr(provider, "close", None)
         if close is not None:
             stack.push_async_callback(on_thread, close)
-        click.echo(f"starting {spec.count} x {next(iter(forms.values()), '')} ({options['provider']}) ...", err=True)
-        return await stack.enter_async_context(deploy(spec, provider))
+        number = options["scale"] or spec.count
+        click.echo(f"starting {number} x {next(iter(forms.values()), '')} ({options['provider']}) ...", err=True)
+        return spec, provider
 
-    async def _announce(self, gateway: Gateway) -> None:
+    async def _announce(self, gateway: Gateway, key: str | None) -> None:
         from ..settings import is_loopback
 
         backends = gateway.topology.backends
@@ -273,8 +319,8 @@ class GatewayRun:
         for backend in backends:
             _say(f"  {backend.name}  {backend.place}")
         _say(f"statistics: {gateway.admin_url}/clusters")
-        if gateway.api_key is not None:
-            _say(f"key of the servers: {gateway.api_key}  (OPENENV_API_KEY for clients)")
+        if key is not None:
+            _say(f"key of the servers: {key}  (OPENENV_API_KEY for clients)")
         elif not is_loopback(gateway.topology.host):
             plain = [backend for backend in backends if not backend.tls]
             asked = (on_thread(partial(_open, backend.place), detached=True) for backend in plain)

@@ -9,6 +9,7 @@ from .._imports import lazy
 if TYPE_CHECKING:
     from .._asyncio import on_thread
     from ..server.app import app_in_process
+    from .autoscaler import Autoscaler, ScalingRule
     from .base import ContainerProvider, Leftover, Provider, RuntimeProvider, SingleServerProvider, StartRate
     from .deployment import Deployment, Server
     from .docker import LocalDockerProvider
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACASandboxProvider",
+    "Autoscaler",
     "Capabilities",
     "ContainerProvider",
     "DaytonaProvider",
@@ -51,6 +53,7 @@ __all__ = [
     "RayProvider",
     "Resources",
     "RuntimeProvider",
+    "ScalingRule",
     "Server",
     "SingleServerProvider",
     "SlurmProvider",
@@ -67,6 +70,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(["ContainerProvider", "Leftover", "Provider", "RuntimeProvider"], "openenv.providers.base"),
     **dict.fromkeys(["SingleServerProvider", "StartRate"], "openenv.providers.base"),
+    **dict.fromkeys(["Autoscaler", "ScalingRule"], "openenv.providers.autoscaler"),
     **dict.fromkeys(["Deployment", "Server"], "openenv.providers.deployment"),
     **dict.fromkeys(["Deploying", "Launch", "deploy"], "openenv.providers.launch"),
     **dict.fromkeys(["from_docker_image", "from_env", "from_hub"], "openenv.providers.launch"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,7 +76,9 @@ def test_the_whole_in_one_file_has_the_same_backends_and_reads_no_other_file(top
 
 
 @given(topologies)
-def test_each_name_leads_to_its_backend_alone_and_anything_else_to_any(topology: Topology) -> None:
+def test_each_name_leads_to_its_backend_alone_and_anything_else_to_any_that_accepts(
+    topology: Topology,
+) -> None:
     first, *named, handshake, opening, last = routes(topology)
     assert len(named) == 3 * len(topology.backends)
     for number, backend in enumerate(topology.backends):
@@ -94,8 +97,15 @@ def test_each_name_leads_to_its_backend_alone_and_anything_else_to_any(topology:
             assert "retry_policy" not in route["route"]  # it is there, or nowhere
     assert first["match"]["query_parameters"] == [{"name": PARAMETER, "present_match": False}]
     for route in (first, handshake, opening, last):
-        assert "metadata_match" not in route["route"]
+        assert route["route"]["metadata_match"]["filter_metadata"]["envoy.lb"] == {"accepting": "yes"}
     assert last["match"] == {"prefix": "/"}
+
+
+def test_a_backend_may_accept_nothing_new() -> None:
+    backends = (THREE.backends[0], replace(THREE.backends[1], accepting=False))
+    (locality,) = resource(THREE.changed(backends=backends), envoy.ENDPOINTS)["endpoints"]
+    facts = [entry["metadata"]["filter_metadata"]["envoy.lb"] for entry in locality["lb_endpoints"]]
+    assert facts == [{"backend": "first", "accepting": "yes"}, {"backend": "sec.ond"}]
 
 
 def test_sessions_are_cut_by_no_timeout() -> None:

@@ -52,6 +52,12 @@ def test_sessions_are_spread_by_load_and_servers_asked_every_second() -> None:
     assert "default-server check inter 1000ms fall 2 rise 1" in lines
 
 
+def test_a_backend_that_accepts_nothing_new_is_there_for_those_who_come_back() -> None:
+    found = sections(Topology(backends=(Backend("a", "10.0.0.1", 80, accepting=False), Backend("b", "10.0.0.2", 80))))
+    assert [line.endswith(" weight 0") for line in found["backend servers"] if "server " in line[:7]] == [True, False]
+    assert not any("weight" in line for line in found["backend to-a"])
+
+
 def test_tls_on_both_sides() -> None:
     backends = (Backend("a", "env.example.org", 443, tls=True), Backend("b", "10.0.0.2", 80))
     files = {"tls_certificate": "/tls/chain.pem", "tls_key": "/tls/chain.pem.key", "backend_ca": "/tls/ca.pem"}

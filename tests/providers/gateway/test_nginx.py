@@ -47,6 +47,13 @@ def test_an_address_never_stands_for_another_that_only_looks_like_it() -> None:
     assert not re.search(pattern, "10a0b0c1:80")
 
 
+def test_a_backend_that_accepts_nothing_new_is_there_for_those_who_come_back() -> None:
+    text = text_of(Topology(backends=(Backend("a", "10.0.0.1", 80, accepting=False), Backend("b", "10.0.0.2", 80))))
+    assert re.search(r"server 10\.0\.0\.1:80 .* down;", text)
+    assert "upstream to-a { server 10.0.0.1:80 max_fails=0; }" in text
+    assert text.count("down;") == 1
+
+
 def test_sessions_are_spread_by_load() -> None:
     assert "least_conn;" in text_of(THREE)
 

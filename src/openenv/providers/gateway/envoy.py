@@ -21,6 +21,8 @@ Fields = dict[str, Any]
 _TYPE = "type.googleapis.com/envoy."
 # Key of the metadata that identifies a backend's endpoint.
 _BACKEND = "backend"
+# The same for all backends that get new sessions.
+_ACCEPTING = "accepting"
 _BUFFER_BYTES = 64 * 1024
 # Envoy weights a backend by its active requests to the power of minus this value. A larger value plans the order of
 # backends too far ahead: the counts are outdated when many sessions end together.
@@ -169,11 +171,12 @@ def _routes(topology: Topology) -> Fields:
     handshake = {"name": "upgrade", "string_match": {"exact": "websocket", "ignore_case": True}}
     post = {"name": ":method", "string_match": {"exact": "POST"}}
     # A handshake without an answer may be retried at another server: its session ends with its connection.
-    new = _retry(f"{_UNSEEN},reset")
+    accepting = {"metadata_match": {"filter_metadata": {"envoy.lb": {_ACCEPTING: "yes"}}}}
+    new, other = ({**accepting, **_retry(reasons)} for reasons in (f"{_UNSEEN},reset", _UNSEEN))
     anywhere = [
         _route(new, headers=[handshake]),
-        _route(_retry(_UNSEEN), path="/sessions", headers=[post]),
-        _route(_retry(_UNSEEN)),
+        _route(other, path="/sessions", headers=[post]),
+        _route(other),
     ]
     anywhere[1]["response_headers_to_add"] = [
         {"header": {"key": "set-cookie", "value": f"{COOKIE}={_NAMED}; Path=/; HttpOnly; SameSite=Strict"}}
@@ -256,7 +259,8 @@ def _cluster(topology: Topology, found: Fields) -> Fields:
         "connect_timeout": _seconds(topology.connect_timeout_s),
         "per_connection_buffer_limit_bytes": _BUFFER_BYTES,
         "load_balancing_policy": _balancing(),
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}},
+        # By default, Envoy's threads hear of a new or healthy server up to a second late, and answer 503 until then.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}, "update_merge_window": "0.05s"},
         # A removed backend gets no new requests, healthy or not. Its sessions continue.
         "ignore_health_on_host_removal": True,
         "health_checks": [health_check],
@@ -313,7 +317,7 @@ def _balancing() -> Fields:
         "extensions.load_balancing_policies.subset.v3.Subset",
         {
             "fallback_policy": "ANY_ENDPOINT",
-            "subset_selectors": [selector],
+            "subset_selectors": [selector, {"keys": [_ACCEPTING]}],
             "subset_lb_policy": {"policies": [{"typed_extension_config": least}]},
         },
     )
@@ -359,7 +363,8 @@ def _encrypted(match: str | bool, context: Fields) -> Fields:
 def _assignment(topology: Topology) -> Fields:
     endpoints = []
     for backend in topology.backends:
-        metadata: Fields = {"envoy.lb": {_BACKEND: backend.name}}
+        accepting = {_ACCEPTING: "yes"} if backend.accepting else {}
+        metadata: Fields = {"envoy.lb": {_BACKEND: backend.name, **accepting}}
         if backend.tls:
             metadata["envoy.transport_socket_match"] = {"tls": backend.certified is not None or backend.host}
         endpoint = {"address": _address(backend.host, backend.port), "hostname": backend.certified or ""}

@@ -71,7 +71,7 @@ def render(topology: Topology) -> dict[str, str]:
         "    http-check expect status 200",
         f"    default-server check inter {_milliseconds(topology.health_interval_s)} fall {topology.unhealthy_after} "
         "rise 1",
-        *(_server(topology, backend) for backend in topology.backends),
+        *(_server(topology, backend) + " weight 0" * (not backend.accepting) for backend in topology.backends),
     ]
     for backend in topology.backends:
         # Not with `use-server` in one backend: that falls back to another server when the named one does not answer,

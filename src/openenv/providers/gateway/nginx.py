@@ -75,7 +75,7 @@ def render(topology: Topology) -> dict[str, str]:
         "upstream servers {",
         "    zone servers 1m;",
         "    least_conn;",
-        *(f"    server {backend.place} {fails};" for backend in topology.backends),
+        *(f"    server {backend.place} {fails}{' down' * (not backend.accepting)};" for backend in topology.backends),
         *([] if topology.backends else ["    server 127.0.0.1:1 down;"]),  # an upstream needs a server
         "}",
         *(f"upstream to-{backend.name} {{ server {backend.place} max_fails=0; }}" for backend in topology.backends),

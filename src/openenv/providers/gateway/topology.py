@@ -42,6 +42,7 @@ class Backend:
         port: Its port.
         tls: Whether it speaks TLS.
         certified: The host name that its certificate must have. None if only an address is known.
+        accepting: Whether it gets new sessions. Those that it has return to it in any case.
 
     Raises:
         UsageError: An invalid value.
@@ -52,6 +53,7 @@ class Backend:
     port: int
     tls: bool = False
     certified: str | None = None
+    accepting: bool = True
 
     def __post_init__(self) -> None:
         if self.certified is None and not self.is_address:
