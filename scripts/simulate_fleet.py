@@ -150,22 +150,22 @@ def needs(options: argparse.Namespace, traces: dict[str, Any], costs: dict[str, 
         slots=slots,
         start_s=options.start,
         episode_s=episode_s,
-        step_s=5.0,
+        step_s=15.0,
     )
     found = model.run([(at, part * options.sessions) for at, part in users], 24 * hour)
     there = found["accepting"] + found["draining"] + found["starting"]
-    peak, opened = float(found["sessions"].max()), float(np.percentile(found["opened"] / 5.0, 99))
+    peak, opened = float(found["sessions"].max()), float(np.percentile(found["opened"] / model.step_s, 99))
     pace = options.step_every
     gateway, server = costs["gateway"], costs["server"]
     busy = peak / pace * gateway["step_cpu_us"] / 1e6 + opened * gateway["start_cpu_us"] / 1e6
     of_node = slots * options.utilization
     node_cpu = of_node / pace * (server["step_cpu_us"] / 1e6 + options.environment_cpu)
     node_memory = of_node * (server["session_kib"] / 1024 + options.environment_memory) + server["base_mib"]
-    node_hours = float(there.sum()) * 5.0 / hour
+    node_hours = float(there.sum()) * model.step_s / hour
     facts = {
         "sessions at the peak": f"{peak:,.0f}",
         "sessions that waited, at most": f"{found['waiting'].max():,.0f}",
-        "servers at the peak, and at night": f"{there.max():,.0f}, {there[: int(hour)].min():,.0f}",
+        "servers at the peak, and at night": f"{there.max():,.0f}, {there.min():,.0f}",
         "slots of each server": f"{slots:,}",
         "steps per second, all sessions": f"{peak / pace:,.0f}",
         "sessions opened per second (99 % of the time at most)": f"{opened:,.0f}",
