@@ -27,7 +27,7 @@ pytestmark = pytest.mark.real
 UNITS = CHECKOUT / "deploy" / "systemd"
 KEY = "a-key-that-is-long-enough"
 GATEWAY = "openenv-gateway"
-SOON_S = 60.0
+SOON_S = 120.0
 # By the count of `systemd-analyze security`, in which a unit without a sandbox has 9.6, and in tenths.
 TENTHS_EXPOSED = 15
 
@@ -37,7 +37,7 @@ class Servers:
 
     def __init__(self, host: Machine):
         self.host = host
-        self.ports = [free_port(), free_port()]
+        self.ports = [str(free_port()), str(free_port())]
         self.address = f"127.0.0.1:{free_port()}"
         for unit in UNITS.glob("*.service"):
             shutil.copy(unit, host.root / "etc/systemd/system")
@@ -47,8 +47,8 @@ class Servers:
         self.write("../etc/openenv/server.env", settings)
         self.write("../etc/openenv/gateway.env", f"LISTEN={self.address}\n")
         backends = (UNITS / "backends").read_text()
-        for sample, port in zip((8001, 8002), self.ports, strict=True):
-            backends = backends.replace(str(sample), str(port))
+        for sample, port in zip(("8001", "8002"), self.ports, strict=True):
+            backends = backends.replace(sample, port)
         self.write("../etc/openenv/backends", backends)
         host.run("systemctl", "daemon-reload")
         self.control("start", *self.units, GATEWAY)
@@ -66,7 +66,7 @@ class Servers:
     def control(self, *command: str) -> None:
         self.host.run("systemctl", *command)
 
-    def ready(self, port: int | str) -> bool:
+    def ready(self, port: str) -> bool:
         try:
             with closing(urllib.request.urlopen(f"http://127.0.0.1:{port}/ready")) as answer:
                 return bool(answer.status == 200)
@@ -141,7 +141,7 @@ def test_a_reload_replaces_the_code_and_no_episode(servers: Servers) -> None:
 
         eventually(replaced, SOON_S)
         # The episode goes on where it is, and the next one moves.
-        assert [step(env)["steps"] for _ in range(release.EPISODE_STEPS)] == [1, 2, 3]
+        assert [step(env)["steps"] for _ in range(3)] == [1, 2, 3]
         assert step_pid(env) == old["pid"]
         eventually(lambda: env.reset().observation["release"] == "2", SOON_S)
     assert servers.host.property(unit, "MainPID") == parent
@@ -151,7 +151,7 @@ def test_an_episode_survives_the_restart_of_the_gateway(servers: Servers) -> Non
     with servers.client() as env:
         before = env.reset().observation["pid"]
         servers.control("restart", GATEWAY)
-        assert [step(env)["steps"] for _ in range(release.EPISODE_STEPS)] == [1, 2, 3]
+        assert [step(env)["steps"] for _ in range(3)] == [1, 2, 3]
         assert step_pid(env) == before
 
 
@@ -180,7 +180,7 @@ def test_a_restart_lets_episodes_end_and_the_next_ones_begin_elsewhere(servers: 
         parent = servers.host.property(unit, "MainPID")
         servers.control("restart", "--no-block", unit)
         eventually(lambda: servers.host.property(unit, "ActiveState") == "deactivating")
-        eventually(lambda: not servers.ready(int(port)))
+        eventually(lambda: not servers.ready(port))
         assert [step(env)["steps"] for _ in range(2)] == [2, 3]
         eventually(lambda: env.reset() is not None and unit_of(env) != port, 5)
         # The old server ends when its last session has left, long before its grace is over.

@@ -8,7 +8,6 @@ from typing import Any
 from openenv import Action, Environment, Observation, State
 
 RELEASE = os.environ.get("RELEASE", "1")
-EPISODE_STEPS = 3
 
 
 class Look(Action):
@@ -29,7 +28,7 @@ class View(Observation):
 
 
 class Released(Environment[Look, View, State]):
-    """Its episodes have three steps."""
+    """Its episodes end when they are reset."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -47,7 +46,6 @@ class Released(Environment[Look, View, State]):
             steps=self._steps,
             pid=os.getpid(),
             value=repr(eval(expression)),
-            done=self._steps == EPISODE_STEPS,
             reward=1.0,
         )
 
