@@ -28,8 +28,8 @@ pytestmark = pytest.mark.real
 DEPLOY = CHECKOUT / "deploy"
 FILE = DEPLOY / "compose" / "compose.yaml"
 KEY, VIEW_KEY = "a-key-that-is-long-enough", "another-key-that-is-long-enough"
-# A busy machine starts three servers.
-SOON_S = 120.0
+# A busy machine starts the interpreters of two servers and a gateway, or of one server.
+START_S, SOON_S = 240.0, 120.0
 # What a step evaluates: whether its own server accepts connections.
 LISTENS = "__import__('socket').socket().connect_ex(('127.0.0.1', 8000))"
 
@@ -129,7 +129,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         client.close()
         stack = Stack(engine, tmp_path_factory.mktemp("compose"))
         stack.run("up", "--detach", "server-a", "server-b", "gateway", "prometheus")
-        eventually(lambda: stack.release() == "1", SOON_S)
+        eventually(lambda: stack.release() == "1", START_S)
         yield stack
         stack.run("down", "--volumes", "--timeout", "0")
 
@@ -173,6 +173,23 @@ def test_grafana_is_given_the_dashboard_and_a_prometheus_that_there_is(stack: St
     dashboard = json.loads(file.read_text())
     (choice,) = [each for each in dashboard["templating"]["list"] if each["type"] == "datasource"]
     assert choice["query"] == source["type"] == "prometheus"
+
+
+def test_servers_send_spans_to_the_collector_whose_pipelines_name_parts_that_there_are(stack: Stack) -> None:
+    services = json.loads(stack.run("--profile", "tracing", "config", "--format", "json"))["services"]
+    (volume,) = [each for each in services["otel-collector"]["volumes"] if each["type"] == "bind"]
+    assert services["otel-collector"]["command"] == [f"--config={volume['target']}"]
+    collector = yaml.safe_load(Path(volume["source"]).read_text())
+    address = services["server-a"]["environment"]["OTEL_EXPORTER_OTLP_ENDPOINT"].removeprefix("http://")
+    port = collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].rpartition(":")[2]
+    assert address == f"otel-collector:{port}"
+    ends = {*collector["connectors"]}
+    for pipeline in collector["service"]["pipelines"].values():
+        for kind, names in pipeline.items():
+            assert {*names} <= {*collector[kind], *(ends if kind != "processors" else ())}
+    port = collector["exporters"]["prometheus"]["endpoint"].rpartition(":")[2]
+    scrapes = yaml.safe_load((FILE.parent / "prometheus.yaml").read_text())["scrape_configs"]
+    assert {"names": ["otel-collector"], "type": "A", "port": int(port)} in scrapes[1]["dns_sd_configs"]
 
 
 def test_sighup_replaces_the_workers_of_a_server_and_no_episode(stack: Stack) -> None:

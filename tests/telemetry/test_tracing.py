@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from opentelemetry import trace
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from openenv.client import GenericEnvClient
 from openenv.errors import MissingExtra, ServerFull, StepFailed
+from openenv.providers.process import free_port
 from openenv.telemetry import tracing
 from openenv.telemetry.tracing import ConnectionTracer
+
+from ..cli.process import serving
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -79,12 +87,86 @@ def test_without_a_trace_of_the_client_each_begins_one(tracer, exporter, header)
     assert exporter.get_finished_spans()[0].parent is None
 
 
-def test_what_collects_nothing_is_said(caplog):
-    tracing.start()("")
-    assert "opentelemetry-instrument" in caplog.text
+class Collector(ThreadingHTTPServer):
+    """Receives spans as a collector does, by OTLP over HTTP.
+
+    Attributes:
+        spans: Name and outcome of each, by the name of its service.
+    """
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), CollectorRequest)
+        self.spans = {}
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class CollectorRequest(BaseHTTPRequestHandler):
+    def do_POST(self):
+        assert self.path == "/v1/traces"
+        request = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
+        for resource in request.resource_spans:
+            (service,) = (
+                each.value.string_value for each in resource.resource.attributes if each.key == "service.name"
+            )
+            for span in (span for scope in resource.scope_spans for span in scope.spans):
+                facts = {each.key: each.value.string_value for each in span.attributes}
+                self.server.spans.setdefault(service, []).append((span.name, facts["openenv.outcome"]))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        """Prints nothing."""
+
+
+@pytest.fixture
+def collector():
+    with Collector() as collector:
+        thread = threading.Thread(target=collector.serve_forever)
+        thread.start()
+        yield collector
+        collector.shutdown()
+        thread.join()
+
+
+def play(url):
+    with GenericEnvClient(url).sync() as env:
+        env.reset()
+        env.step({"message": "hello"})
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_collector_has_all_spans_of_a_server_when_it_has_ended(collector, workers):
+    variables = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
+        "OTEL_SERVICE_NAME": "echoes",
+        "OPENENV_TRACING": "true",
+    }
+    with serving("echo", "--workers", workers, **variables) as server:
+        play(server.url)
+        assert server.end(signal.SIGTERM)[0] == 0
+    names = ["openenv.open", "openenv.reset", "openenv.step"]
+    assert {service: sorted(spans) for service, spans in collector.spans.items()} == {
+        "echoes": [(name, "ok") for name in names]
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_a_collector_that_is_away_is_named_in_the_log_and_keeps_no_server():
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OPENENV_TRACING": "true"}
+    with serving("echo", **variables) as server:
+        play(server.url)
+        code, said = server.end(signal.SIGTERM)
+    assert code == 0
+    assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"].removeprefix("http://127.0.0.1:") in said
 
 
 def test_without_opentelemetry_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(MissingExtra, match=r"opentelemetry-sdk is not installed: pip install 'openenv\[otel\]'"):
+    with pytest.raises(MissingExtra, match=r"otlp-proto-http is not installed: pip install 'openenv\[otel\]'"):
         tracing.start()

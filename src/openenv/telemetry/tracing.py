@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,33 +10,37 @@ from ..errors import MissingExtra, OpenEnvError
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-
-logger = logging.getLogger("openenv.server")
-
 Ended = Callable[[Any, BaseException | None], None]
 
 
 def start() -> Callable[[str], ConnectionTracer]:
-    """Prepares tracing.
+    """Prepares tracing. If no tracer provider is set when the first client connects, spans go to a collector by OTLP
+    over HTTP, as the standard variables of OpenTelemetry say (`OTEL_EXPORTER_OTLP_ENDPOINT`).
 
     Returns:
         A function that makes the tracer of one connection, given the `traceparent` header of its handshake or "".
 
     Raises:
-        MissingExtra: OpenTelemetry is not installed.
+        MissingExtra: OpenTelemetry or its exporter is not installed.
     """
     try:
-        import opentelemetry.sdk.trace  # noqa: F401 - the API alone, which others bring along, collects nothing
         from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        raise MissingExtra("opentelemetry-sdk", "otel") from None
+        raise MissingExtra("opentelemetry-exporter-otlp-proto-http", "otel") from None
     tracer = trace.get_tracer("openenv")
-    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        logger.warning(
-            "tracing is on, but no tracer provider collects the spans: start the server with "
-            "opentelemetry-instrument, or set a tracer provider in the app"
-        )
-    return lambda traceparent: ConnectionTracer(tracer, traceparent)
+
+    def tracer_of(traceparent: str) -> ConnectionTracer:
+        # Not before: an app may set its provider after it has made the server.
+        if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+            provider = TracerProvider()
+            provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+            trace.set_tracer_provider(provider)
+        return ConnectionTracer(tracer, traceparent)
+
+    return tracer_of
 
 
 class ConnectionTracer:
