@@ -128,10 +128,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         quick(client)
         client.close()
         stack = Stack(engine, tmp_path_factory.mktemp("compose"))
-        stack.run("up", "--detach", "server-a", "server-b", "gateway", "prometheus")
-        eventually(lambda: stack.release() == "1", START_S)
-        yield stack
-        stack.run("down", "--volumes", "--timeout", "0")
+        try:
+            stack.run("up", "--detach", "server-a", "server-b", "gateway", "prometheus")
+            eventually(lambda: stack.release() == "1", START_S)
+            yield stack
+        finally:
+            stack.run("down", "--volumes", "--timeout", "0")
 
 
 def step(env: Any, expression: str = "None") -> dict[str, Any]:
