@@ -32,14 +32,19 @@ class WarmPython:
 
     Args:
         modules: Those to import.
+        python: Its interpreter.
+        environment: Its variables while it starts; those of this process by default.
     """
 
-    def __init__(self, *modules: str):
+    def __init__(
+        self, *modules: str, python: Path = Path(sys.executable), environment: Mapping[str, str] | None = None
+    ):
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(theirs.fileno()), *modules],
+                [python, "-P", __file__, str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
+                env=environment,
                 start_new_session=True,
             )
 
@@ -113,10 +118,17 @@ class WarmProcess:
             self._told.close()
         return self.returncode
 
+    def terminate(self) -> None:
+        """Asks it to end."""
+        self._send(signal.SIGTERM)
+
     def kill(self) -> None:
         """Ends it."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, number)
 
 
 def _serve(orders: socket.socket) -> None:
@@ -170,6 +182,8 @@ def _become(order: dict[str, Any], descriptors: list[int]) -> None:
         os.close(each)
     os.environ.clear()
     os.environ.update(order["environment"])
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [each for each in folders if each not in {"", *sys.path}]
     os.chdir(order["folder"])
     sys.argv = order["argv"]
     module, _, name = sys.argv[0].partition(":")

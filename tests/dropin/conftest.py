@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from .installation import PEER_PYTHON, Installation, Wheels, build, install_ours, install_peer
+from ..warm import WarmPython
+from .installation import DRIVERS, PEER_PYTHON, Installation, Wheels, build, install_ours, install_peer
 
 T = TypeVar("T")
 
@@ -45,8 +47,13 @@ def ours(tmp_path_factory: pytest.TempPathFactory, wheels: Wheels) -> Installati
 
 
 @pytest.fixture(scope="session")
-def peer(tmp_path_factory: pytest.TempPathFactory, wheels: Wheels) -> Installation:
-    """The released peer and the packages."""
+def peer(tmp_path_factory: pytest.TempPathFactory, wheels: Wheels) -> Iterator[Installation]:
+    """The released peer and the packages. Its processes are forks of one that has imported it."""
     if not PEER_PYTHON.exists():
         pytest.skip("the released peer is not installed: make .venv-peer/.installed")
-    return _once(tmp_path_factory, "peer", lambda folder: install_peer(folder, wheels))
+    installed = _once(tmp_path_factory, "peer", lambda folder: install_peer(folder, wheels))
+    environ = installed.full_environ
+    environ["PYTHONPATH"] += os.pathsep + str(DRIVERS)  # as if each script there were started
+    imported = ("openenv.core", "openenv.core.env_server", "uvicorn", "checks")
+    with WarmPython(*imported, python=installed.python, environment=environ) as warm:
+        yield dataclasses.replace(installed, warm=warm)

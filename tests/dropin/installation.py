@@ -8,11 +8,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from tests.chaos.served import PEER_PYTHON
+from tests.warm import WarmProcess, WarmPython
 
 __all__ = [
     "DRIVERS",
@@ -50,12 +53,14 @@ class Installation:
         folder: A copy of the project folders, for those who work with folders.
         environ: What its processes have in their environment on top.
         system: `ours` or `peer`.
+        warm: A process of the interpreter to fork, in place of one that starts: importing the peer takes seconds.
     """
 
     python: Path
     folder: Path
     system: str
     environ: Mapping[str, str] = field(default_factory=dict)
+    warm: WarmPython | None = None
 
     @property
     def full_environ(self) -> dict[str, str]:
@@ -67,17 +72,55 @@ class Installation:
         }
         return {**kept, "PYTHONUNBUFFERED": "1", **self.environ}
 
+    def start(
+        self,
+        *arguments: str | Path,
+        cwd: Path,
+        said: BinaryIO,
+        errors: BinaryIO,
+        environ: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes] | WarmProcess:
+        """Starts its Python, as the leader of a session of its own.
+
+        Args:
+            arguments: Those of the interpreter: a script, or `-m uvicorn`, and what follows.
+            cwd: Its working directory.
+            said: Its standard output.
+            errors: Its standard error.
+            environ: All its variables; `full_environ` by default.
+        """
+        environ = self.full_environ if environ is None else environ
+        words = [str(word) for word in arguments]
+        if self.warm is None:
+            return subprocess.Popen(
+                [str(self.python), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=errors,
+                cwd=cwd,
+                env=environ,
+                start_new_session=True,
+            )
+        if words[0] == "-m":
+            words = ["uvicorn:main", *words[2:]]
+        descriptors = {1: said.fileno(), 2: errors.fileno()}
+        return self.warm.run(*words, descriptors=descriptors, environment=environ, folder=cwd)
+
     def run(self, *arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Runs its Python until it ends."""
-        return subprocess.run(
-            [str(self.python), *map(str, arguments)],
-            cwd=cwd or self.folder.parent,  # where nothing is that could be imported
-            env=self.full_environ,
-            capture_output=True,
-            text=True,
-            timeout=DRIVE_S,
-            check=False,
-        )
+        cwd = cwd or self.folder.parent  # where nothing is that could be imported
+        with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
+            process = self.start(*arguments, cwd=cwd, said=said, errors=errors)
+            try:
+                process.wait(DRIVE_S)
+            finally:
+                process.kill()
+                code = process.wait()
+            printed = []
+            for each in (said, errors):
+                each.seek(0)
+                printed.append(each.read().decode())
+        return subprocess.CompletedProcess(arguments, code, *printed)
 
     def drive(self, driver: Path, url: str, *options: str) -> dict[str, str | None]:
         """Runs the checks of a driver against a server.
@@ -85,7 +128,7 @@ class Installation:
         Returns:
             For each check None, or the traceback of its failure.
         """
-        ended = self.run("-X", "faulthandler", driver, url, *options)
+        ended = self.run(driver, url, *options)
         try:
             outcome: dict[str, str | None] = json.loads(ended.stdout.rpartition("\n")[2])
         except ValueError:

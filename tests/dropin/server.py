@@ -60,19 +60,14 @@ class Server:
         self._log = folder / f"{target}-{way}-{self.port}.log"
         self._mark = f"{os.getpid()}-{self._log.name}"
         words = [word.format(name=target, folder=installation.folder) for word in WAYS[way]]
-        self._command = [str(installation.python), *words, "--host", "127.0.0.1", "--port", str(self.port), *options]
+        self._command = [*words, "--host", "127.0.0.1", "--port", str(self.port), *options]
         self._environ = {**installation.full_environ, **(environ or {}), MARK: self._mark}
 
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self._log.parent,  # nothing is there to import: packages come from where they are installed
-                env=self._environ,
-                start_new_session=True,
+            # Nothing is to import in that folder: packages come from where they are installed.
+            self._process = self._installation.start(
+                *self._command, cwd=self._log.parent, said=log, errors=log, environ=self._environ
             )
         try:
             wait_until(self._is_healthy, READY_S, lambda: f"the server is not ready: {self.log[-2000:]}")

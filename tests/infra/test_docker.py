@@ -422,6 +422,7 @@ def test_the_example_of_the_page_runs(engine: Any, benchmark: str, tmp_path: Pat
 # Many, and those that are ready before.
 
 
+@pytest.mark.alone
 def test_thirty_two_in_parallel_none_lost_and_none_left(engine: Any) -> None:
     async def test() -> None:
         with docker() as provider:
