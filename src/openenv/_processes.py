@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import os
@@ -38,6 +37,8 @@ def signals(*names: str) -> list[signal.Signals]:
 
 def on_signal(name: str, call: Callable[..., object], *arguments: Any) -> None:
     """Has the running event loop call a function at a signal, given by name; never if the system lacks it."""
+    import asyncio  # noqa: PLC0415 - commands that need no event loop start without it
+
     loop = asyncio.get_running_loop()
     for number in signals(name):
         try:

@@ -86,7 +86,12 @@ def numbers(text: str, kind: Callable[[str], T], option: str, between: str = ","
 
 
 launch_options = together(
-    click.option("--provider", type=click.Choice(list(CATALOG)), help="Launch servers with this provider."),
+    click.option(
+        "--provider",
+        type=click.Choice(list(CATALOG)),
+        metavar="NAME",
+        help="Launch servers with this provider (`openenv providers list`).",
+    ),
     click.option("--image", help="Image of the servers, with --provider."),
     click.option("--target", help="Target of the servers, as for `openenv serve`, with --provider."),
     click.option("--replicas", type=COUNT, help="Number of servers, with --provider.  [default: 1]"),

@@ -177,8 +177,8 @@ _NAMES = {
     "openenv.protocol.forms": "serialize_observation",
     "openenv.protocol.jsonrpc": "JsonRpcErrorCode",
     "openenv.providers": """
-        ContainerProvider DaytonaProvider DockerSwarmProvider KubernetesProvider LocalDockerProvider
-        NovitaSandboxProvider RuntimeProvider UVProvider
+        ACASandboxProvider ContainerProvider DaytonaProvider DockerSwarmProvider KubernetesProvider
+        LocalDockerProvider ModalProvider NovitaSandboxProvider RuntimeProvider UVProvider
     """,
     "openenv.providers.launch": "hf_space_subdomain",
     "openenv.providers.uv": "GIT_URL_PREFIX",
@@ -211,7 +211,9 @@ OTHERS = {
 }
 # The submodules of `openenv.core.containers.runtime` that have no files, and their names.
 _CLOUD_MODULES = {
+    "aca_provider": "ACASandboxProvider ContainerProvider",
     "daytona_provider": "ContainerProvider DaytonaProvider",
+    "modal_provider": "ContainerProvider ModalProvider",
     "novita_provider": "ContainerProvider NovitaSandboxProvider",
 }
 # The submodules of `openenv.core.harness` that have no files, and their names.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, Unpack
 
 from ..._exceptions import add_cleanup_note
 from ...errors import LaunchFailed, MissingExtra, UsageError
+from ...settings import variable_here
 from ..base import StartRate
 from ..deployment import Deployment
 from ..spec import Capabilities, LaunchSpec
@@ -156,7 +156,6 @@ class ACASandboxProvider(CommandSandboxProvider):
         cpu, memory, disk_size: Resources of each sandbox.
         auto_suspend_seconds: Seconds without activity after which the service suspends a sandbox.
         auto_suspend_mode: What is kept then: Memory or Disk.
-        labels: Additional labels of every sandbox.
         egress_policy: What sandboxes may reach, as by `deny_all_egress`; None: everything, with a warning.
         anonymous_port: Must be True: the service admits everybody to the server's port; the server asks for its key.
         image: Disk of starts and specifications without one.
@@ -193,7 +192,6 @@ class ACASandboxProvider(CommandSandboxProvider):
         disk_size: str | None = None,
         auto_suspend_seconds: int = 900,
         auto_suspend_mode: Literal["Memory", "Disk"] = "Memory",
-        labels: dict[str, str] | None = None,
         egress_policy: Any = None,
         anonymous_port: Literal[True] | None = None,
         image: str | None = None,
@@ -208,13 +206,12 @@ class ACASandboxProvider(CommandSandboxProvider):
     ):
         if auto_suspend_mode not in {"Memory", "Disk"}:
             raise UsageError(f"auto_suspend_mode must be 'Memory' or 'Disk', got {auto_suspend_mode!r}")
-        cloud["labels"] = labels or {}
         super().__init__(
             image, env_vars, cmd, cloud, working_directory=working_directory, surface_server_logs=surface_server_logs
         )
         given = dict(zip(_PLACE, (subscription_id, resource_group, sandbox_group), strict=True))
-        place: dict[str, Any] = {name: value or os.environ.get(_PLACE[name]) for name, value in given.items()}
-        region = region or os.environ.get("AZURE_REGION")
+        place: dict[str, Any] = {name: value or variable_here(_PLACE[name]) for name, value in given.items()}
+        region = region or variable_here("AZURE_REGION")
         missing = [f"{name} ({_PLACE[name]})" for name, value in place.items() if not value]
         if endpoint is None and not region:
             missing.append("region (AZURE_REGION)")

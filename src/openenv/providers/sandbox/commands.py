@@ -167,7 +167,7 @@ class CommandSandboxProvider(SandboxProvider):
         self.variables = PRIVATE_SERVER_VARIABLES
         self.surface_server_logs = surface_server_logs
         self.api_key = key_of(env_vars or {})
-        self._labels = cloud.get("labels", {})
+        self._labels = cloud.get("labels") or {}
         self._image = image
         self._env_vars = dict(env_vars or {})
         self._cmd = cmd

@@ -143,9 +143,9 @@ class SandboxService(ABC):
         assert info.url is not None
         self.check_encrypted(f"the address of {self.kind} {info.id}", info.url)
 
-    def no_key(self, error: Exception) -> ProviderFailed:
+    def no_key(self, reason: Exception | str) -> ProviderFailed:
         """The error of an SDK without a key."""
-        return ProviderFailed(f"{self.name} needs a key ({error}): set {self.key_setting}")
+        return ProviderFailed(f"{self.name} needs a key ({reason}): set {self.key_setting}")
 
     def slow_boot(self, sandbox: str = "", limit_s: float | None = None) -> LaunchFailed:
         """The error of a start that took longer than `limit_s`; None: `create_timeout_s`."""
