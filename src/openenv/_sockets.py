@@ -27,7 +27,7 @@ def message_pair() -> tuple[socket.socket, socket.socket]:
 
 
 def unix_socket() -> socket.socket:
-    """A socket for an address in the file system. Raises `OSError` on Windows, whose Python has none."""
+    """A socket for an address in the file system. Raises `OSError` on Windows, where Python has none."""
     if sys.platform == "win32":
         raise _missing("AF_UNIX")
     return socket.socket(socket.AF_UNIX)

@@ -394,7 +394,7 @@ def serve(target: str, reload: bool, **options: Any) -> None:
 
         if not (reload or can_pass_sockets()):
             raise UsageError(
-                f"--workers {settings.workers} needs Linux, whose processes pass connections to one another: serve "
+                f"--workers {settings.workers} needs Linux, where processes pass connections to one another: serve "
                 "with --workers 1, or start several servers behind a gateway (openenv gateway)"
             )
         if reload:

@@ -19,7 +19,7 @@ from .rollout import agent_of, run_rollout
 from .sandboxes import SANDBOXES
 from .tasks import HarborTaskProvider
 
-# Arguments of the released tool that whoever serves decides here, with the values that mean "as served".
+# Arguments of the released tool that the server decides here, with the values that mean "as served".
 _SERVER_DECIDES = {
     "llm_url": ("", "--llm-url"),
     "model": ("", "--model"),

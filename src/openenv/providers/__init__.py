@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from .sandbox import HFSandboxProvider
     from .sandbox.azure import ACASandboxProvider
     from .sandbox.daytona import DaytonaProvider
-    from .sandbox.e2b import E2BProvider
+    from .sandbox.e2b import E2BProvider, NovitaSandboxProvider
     from .sandbox.modal import ModalProvider
-    from .sandbox.novita import NovitaSandboxProvider
     from .slurm import SlurmProvider
     from .spec import Capabilities, LaunchSpec, Resources
     from .swarm import DockerSwarmProvider
@@ -84,7 +83,7 @@ _HOMES = {
     "KubernetesProvider": "openenv.providers.kubernetes",
     "LocalDockerProvider": "openenv.providers.docker",
     "LocalProvider": "openenv.providers.local",
-    "NovitaSandboxProvider": "openenv.providers.sandbox.novita",
+    "NovitaSandboxProvider": "openenv.providers.sandbox.e2b",
     "ModalProvider": "openenv.providers.sandbox.modal",
     "RayProvider": "openenv.providers.ray",
     "SlurmProvider": "openenv.providers.slurm",

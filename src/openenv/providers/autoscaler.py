@@ -1,4 +1,4 @@
-"""Servers behind a gateway whose number follows their sessions (`Autoscaler`)."""
+"""As many servers behind a gateway as their sessions need (`Autoscaler`)."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Autoscaler(StoppedOnExit):
                     await env.reset()
 
     Args:
-        gateway: A running gateway, whose backends this replaces.
+        gateway: A running gateway; this replaces its backends.
         spec: One server; `replicas` is ignored.
         provider: Where servers are started, each as a deployment.
         rule: How many there are.

@@ -29,8 +29,8 @@ _CATEGORIES = {
 # Maximum of repetitions of a part without a limit.
 MORE_REPEATS = 4
 ATTEMPTS = 20
-# Most parts of a generated value and of a generated text, and most steps of a search: a schema may come from a server
-# that nobody knows.
+# Most parts of a generated value and of a generated text, and most steps of a search: a schema may come from an
+# unknown server.
 _MOST_PARTS = 10_000
 _LONGEST_TEXT = 2000
 _MOST_STEPS = 1e8

@@ -24,7 +24,7 @@ from .service import SandboxInfo, SandboxService
 
 _LOG = '"${TMPDIR:-/tmp}/openenv-server.log"'
 _PID = '"${TMPDIR:-/tmp}/openenv-server.pid"'
-# Field 3 of proc(5), /proc/PID/stat. A zombie, which nobody waits for in a sandbox without init, has ended.
+# Field 3 of proc(5), /proc/PID/stat. A zombie has ended: a sandbox without init never waits for it.
 _ALIVE = (
     f'state=$(cut -d " " -f 3 "/proc/$(cat {_PID})/stat" 2>/dev/null); case "$state" in ""|Z|X) echo DEAD;; '
     "*) echo ALIVE;; esac"
@@ -59,7 +59,7 @@ class CloudOptions(TypedDict, total=False):
 
 
 class CommandService(SandboxService):
-    """A service whose sandboxes run shell commands: one of them starts the server.
+    """A service with sandboxes that run shell commands: one of them starts the server.
 
     A subclass implements `boot`, `shell`, `reach`, `state`, `delete` and `labelled` with the SDK of the service.
 
@@ -80,7 +80,7 @@ class CommandService(SandboxService):
 
     @abstractmethod
     def shell(self, sandbox_id: str, command: str) -> str:
-        """Runs a command line by a POSIX shell, and returns its standard output, whatever its exit code is."""
+        """Runs a command line by a POSIX shell, and returns its standard output, for every exit code."""
 
     @abstractmethod
     def reach(self, sandbox_id: str, port: int) -> tuple[str, Mapping[str, str]]:

@@ -1,4 +1,4 @@
-"""Run servers in sandboxes of E2B (`E2BProvider`), and the part that Novita's fork of its SDK shares."""
+"""Run servers in sandboxes of E2B, and of Novita, which has a fork of E2B's SDK."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class E2BProvider(CommandSandboxProvider):
         env_vars: Environment variables of starts without any.
         api_key: Key of the account; None takes `E2B_API_KEY`.
         domain: Domain of the service; None takes `E2B_DOMAIN`.
-        timeout: Seconds after which E2B ends a sandbox, whatever it does then.
+        timeout: Seconds after which E2B ends a sandbox, even one in use.
         metadata: Further labels of every sandbox.
         secure: Whether E2B asks for a token before it runs commands; None takes the SDK's default.
         cmd: Command line of the server. None: the `app` of the image's openenv.yaml, else the CMD of its Dockerfile.
@@ -223,3 +223,37 @@ class E2BProvider(CommandSandboxProvider):
 
     def wanted(self, deployment: Deployment, port: int) -> dict[str, Any]:
         return {**self._create, **super().wanted(deployment, port)}
+
+
+class NovitaSandboxes(E2BSandboxes):
+    """One account at Novita. Arguments and errors: see `E2BSandboxes`."""
+
+    name = "Novita"
+    sdk_name = "novita_sandbox"
+    extra = "novita"
+    prefix = "NOVITA"
+    key_setting = "api_key (NOVITA_API_KEY), which https://novita.ai/dashboard shows"
+
+    def origin(self, image: str) -> tuple[dict[str, Any], str | None]:
+        if image.startswith(TEMPLATE):
+            return super().origin(image)
+        ready = self._sdk.wait_for_timeout(SLEEP_READY_MS).get_cmd()
+        # A template that Novita makes of an image loses the image's user.
+        return {"image": image, "build": {"cmd": SLEEP, "ready_cmd": ready, "build_logs": False}}, "root"
+
+
+class NovitaSandboxProvider(E2BProvider):
+    """Runs servers in sandboxes of Novita.
+
+    Example::
+
+        async with await NovitaSandboxProvider(image="my-org/env:latest").launch(LaunchSpec(target="echo")) as found:
+            await found.ready()
+
+    Its arguments are those of `E2BProvider`, with these differences:
+
+    - `image` is the name of an image, `template:NAME`, or what `image_from_dockerfile` returned.
+    - `api_key` and `domain` are those of Novita; None takes `NOVITA_API_KEY` and `NOVITA_DOMAIN`.
+    """
+
+    account = NovitaSandboxes

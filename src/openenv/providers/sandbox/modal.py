@@ -35,7 +35,7 @@ class ModalSandboxes(CommandService):
 
     Args:
         app_name: The app, which is created if it is missing.
-        use_sandbox_v2: Whether sandboxes are of the second version, whatever the default of the SDK is.
+        use_sandbox_v2: Whether sandboxes are of the second version, also where that is not the default of the SDK.
         cloud: Further arguments of the provider.
         retries, create_timeout_s: See `SandboxService`.
 
@@ -161,7 +161,7 @@ class ModalProvider(CommandSandboxProvider):
         image: Image of starts and specifications without one: a name in a registry, or from `image_from_dockerfile`.
         env_vars: Environment variables of starts without any.
         app_name: The app of the sandboxes, which is created if it is missing.
-        use_sandbox_v2: Whether sandboxes are of the second version, whatever the default of the SDK is.
+        use_sandbox_v2: Whether sandboxes are of the second version, also where that is not the default of the SDK.
         timeout: Seconds after which Modal ends a sandbox.
         cmd: Command line of the server. None: the `app` of the image's openenv.yaml, else the CMD of its Dockerfile.
         cpu: Limit of CPU cores.

@@ -20,7 +20,7 @@ from .service import RemoteSandbox, SandboxService
 
 
 class SandboxProvider(BlockingContainers, SingleServerProvider):
-    """Base of the providers whose servers are sandboxes of a service. Clients reach them over a proxy on loopback.
+    """Base of the providers that run servers in sandboxes of a service. Clients reach them over a proxy on loopback.
 
     The proxy, one for the whole process, checks the deployment's key, so that other users of this machine cannot use
     it. It sends the headers that the service asks for. A subclass sets `service`, and implements `wanted`.
@@ -48,7 +48,7 @@ class SandboxProvider(BlockingContainers, SingleServerProvider):
 
     @abstractmethod
     def wanted(self, deployment: Deployment, port: int) -> dict[str, Any]:
-        """Arguments of `SandboxService.create` for a server, besides name, port and labels."""
+        """Arguments of `SandboxService.create` for a server, in addition to name, port and labels."""
 
     def deployment(self, spec: LaunchSpec) -> Deployment:
         """See `Provider.deployment`. The proxy checks the key even if the servers do not."""

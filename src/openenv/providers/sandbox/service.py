@@ -62,7 +62,7 @@ class SandboxService(ABC):
         secrets: Strings that logs and errors must mask, such as the key of the account.
         insecure: Whether secrets may leave this machine unencrypted.
         timeout_s: Seconds for each call.
-        create_timeout_s: Seconds for the start of a sandbox, besides those for a call.
+        create_timeout_s: Seconds for the start of a sandbox, in addition to those for a call.
         retries: Attempts and pauses of calls that may be repeated.
 
     Raises:
@@ -72,7 +72,7 @@ class SandboxService(ABC):
         name: The service, in messages.
         kind: What it calls a sandbox.
         key_setting: The setting with the key of the account, in messages.
-        no_answer: Classes of the SDK's errors of requests without an answer, besides `OSError`.
+        no_answer: Classes of the SDK's errors of requests without an answer, in addition to `OSError`.
         timeout_s, create_timeout_s: See above.
         create_setting: The setting with the time of a start.
         quota_step: What to do when the account's quota is used up.
