@@ -16,7 +16,7 @@ PIP := $(BIN)/pip --quiet --quiet --disable-pip-version-check
 # this variable is set, as in images for containers, every process of every test would compile all of it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install infra demo web test test-all test-web test-infra test-kubernetes test-models test-pythons test-clouds test-trainers test-portable check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-batched bench-peer bench-recording replay-bundled plots chaos soak clean
+.PHONY: help install infra demo web test test-shuffled test-all test-web test-infra test-kubernetes test-models test-pythons test-clouds test-trainers test-portable check format docs cov bench bench-vector bench-scale bench-cartpole bench-frames bench-batched bench-peer bench-recording replay-bundled plots chaos soak clean
 
 help: ## List the verbs
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -34,6 +34,11 @@ demo: install ## Serve, drive and measure on this machine; writes out/demo
 
 test: install ## The tests that take under two seconds each, in as many processes as there are cores
 	@$(BIN)/python -m pytest $(NOT_HERE) -m "not slow" -n auto --dist loadfile $(ARGS)
+
+test-shuffled: install ## The tests of `make test` 20 times, in another order each time, by more processes than there are cores
+	@for seed in $$(seq 20); do \
+		$(BIN)/python -m pytest $(NOT_HERE) -m "not slow" -n $$(($$(nproc) * 2)) --dist loadfile --shuffle $$seed $(ARGS) || exit 1; \
+	done
 
 test-all: install ## Every test but those of the verbs below; CI runs them
 	@$(BIN)/python -m pytest $(NOT_HERE) $(ARGS)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import os
+import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +34,21 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and tests in each, in another order")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--shuffle`: tests of one file stay together, as fixtures of a file are made once."""
+    if (seed := config.getoption("--shuffle")) is None:
+        return
+    rng = random.Random(seed)
+    files = {item.path: rng.random() for item in items}
+    rng.shuffle(items)
+    items.sort(key=lambda item: files[item.path])
 
 
 def pytest_collection_finish() -> None:
