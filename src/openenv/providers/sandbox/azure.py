@@ -148,12 +148,15 @@ class ACASandboxProvider(CommandSandboxProvider):
             await sandboxes.ready()
 
     Args:
-        subscription_id, resource_group, sandbox_group: Where; None takes AZURE_SUBSCRIPTION_ID, AZURE_RESOURCE_GROUP
-            and AZURE_SANDBOX_GROUP.
+        subscription_id: The subscription; None takes AZURE_SUBSCRIPTION_ID.
+        resource_group: Its resource group; None takes AZURE_RESOURCE_GROUP.
+        sandbox_group: The group of the sandboxes; None takes AZURE_SANDBOX_GROUP.
         region: The region; None takes AZURE_REGION.
         endpoint: Address of the service; None takes that of the region.
         credential: A credential of azure-identity; None takes its `DefaultAzureCredential`.
-        cpu, memory, disk_size: Resources of each sandbox.
+        cpu: Processors of each sandbox, such as 1000m.
+        memory: Memory of each sandbox, such as 2048Mi.
+        disk_size: Disk of each sandbox; None: that of the image.
         auto_suspend_seconds: Seconds without activity after which the service suspends a sandbox.
         auto_suspend_mode: What is kept then: Memory or Disk.
         egress_policy: What sandboxes may reach, as by `deny_all_egress`; None: everything, with a warning.
