@@ -31,7 +31,7 @@ class Cloud(StandIn):
         warm: Python for the servers in its sandboxes.
 
     Attributes:
-        prefix: The beginning of its sandboxes' ids.
+        id_prefix: The beginning of its sandboxes' ids.
         boxes: Every sandbox there ever was, by its id.
         boots: Whether sandboxes that are started come to run.
         deviations: What it does wrong: `keeps` (what is deleted), `forgets` (labels), `hurries` (a sandbox is said to
@@ -39,7 +39,7 @@ class Cloud(StandIn):
     """
 
     key = KEY
-    prefix = "sandbox"
+    id_prefix = "sandbox"
 
     def __init__(self, warm: WarmPython) -> None:
         self.boxes: dict[str, Box] = {}
@@ -69,7 +69,7 @@ class Cloud(StandIn):
         return {}
 
     def start(self, variables: Mapping[str, str], labels: Mapping[str, str]) -> Box:
-        box = Box(f"{self.prefix}{secrets.token_hex(8)}", dict(labels), Machine(variables, self._warm))
+        box = Box(f"{self.id_prefix}{secrets.token_hex(8)}", dict(labels), Machine(variables, self._warm))
         if "forgets" in self.deviations:
             box.labels = {}
         if not self.boots or "hurries" in self.deviations:

@@ -60,7 +60,7 @@ class _Grpc(Server):
 
 
 class Modal(Cloud):
-    prefix = "sb-"
+    id_prefix = "sb-"
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
