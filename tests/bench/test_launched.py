@@ -9,12 +9,15 @@ import pytest
 
 from openenv.bench.scale import _is_busy
 
+# What a server shows of its sessions.
+METRICS = b"openenv_slots_held %.1f\nopenenv_slots_limit 4.0\nopenenv_queue_length 0.0\n"
+
 
 @pytest.mark.parametrize(
     ("answer", "busy"),
     [
-        (b"HTTP/1.1 200 OK\r\n\r\nopenenv_slots_held 2.0\n", True),
-        (b"HTTP/1.1 200 OK\r\n\r\nopenenv_slots_held 0.0\n", False),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + METRICS % 2, True),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + METRICS % 0, False),
         (b"HTTP/1.1 200 OK\r\n\r\n", False),
         (b"HTTP/1.1 404 Not Found\r\n\r\n", False),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nopenenv_slots_held 2.0\n", False),
