@@ -292,7 +292,7 @@ def test_a_viewer_that_is_away_is_named_and_comes_back(enter: Enter, tmp_path: P
         page = enter(url, "", refusals=True).page
         settled(page, 1)
         page.locator(".line").first.wait_for()
-    expect(page.locator(".box.bad")).to_contain_text("the server does not answer")
+    expect(page.locator(".box.bad")).to_contain_text("does not answer: is the server up?")
     with running("episodes", "view", str(tmp_path), "--port", url.rpartition(":")[2]):
         expect(page.locator(".box.bad")).to_have_count(0)
 
