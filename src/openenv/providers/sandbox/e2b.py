@@ -214,12 +214,12 @@ class E2BProvider(CommandSandboxProvider):
             surface_server_logs=surface_server_logs,
         )
         self.service = self.account(api_key, domain, cloud, self.retries)
-        build = {"name": template_name, "cpu_count": cpu_count, "memory_mb": memory_mb}
+        build: dict[str, Any] = {"name": template_name, "cpu_count": cpu_count, "memory_mb": memory_mb}
         self._create: dict[str, Any] = {"timeout": timeout, "build": build}
         if secure is not None:
             self._create["secure"] = secure
         if on_build_logs is not None:
-            build["on_build_logs"] = on_build_logs  # type: ignore[assignment]
+            build["on_build_logs"] = on_build_logs
 
     def wanted(self, deployment: Deployment, port: int) -> dict[str, Any]:
         return {**self._create, **super().wanted(deployment, port)}
