@@ -234,7 +234,8 @@ class GitServerClient:
             raise ProviderFailed(f"git {words[0]} took longer than {self._timeout_s:g} s (timeout_s)") from None
 
     def _require_ready(self) -> None:
-        if not self.is_ready and not self.wait_for_ready(0):
+        self.is_ready = self.is_ready or self._answers(_REQUEST_S)
+        if not self.is_ready:
             raise NotReady(f"the server {self.gitea_url} is not ready: call wait_for_ready(), or check the URL")
 
     def _answers(self, timeout_s: float) -> bool:

@@ -195,12 +195,18 @@ def test_servers_send_spans_to_the_collector_whose_pipelines_name_parts_that_the
 
 
 def test_sighup_replaces_the_workers_of_a_server_and_no_episode(stack: Stack) -> None:
+    def worker() -> tuple[str, int]:
+        """The container and the process: numbers of processes repeat in the other server."""
+        view = step(env, "os.uname().nodename")
+        return view["value"], view["pid"]
+
     with stack.client() as env:
-        pid = env.reset().observation["pid"]
-        service = service_of(stack, env)
+        env.reset()
+        first, service = worker(), service_of(stack, env)
         stack.run("kill", "--signal", "HUP", service)
-        assert [step(env)["pid"] for _ in range(2)] == [pid, pid]
-        eventually(lambda: env.reset().observation["pid"] != pid, SOON_S)
+        assert [worker() for _ in range(2)] == [first, first]
+        eventually(lambda: env.reset() is not None and worker() != first, SOON_S)
+    eventually(lambda: "all workers are new" in stack.run("logs", service), SOON_S)
 
 
 def test_logs_rotate_while_an_episode_is_played(stack: Stack) -> None:

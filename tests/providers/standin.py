@@ -189,6 +189,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, status: int, told: Any, headers: dict[str, str]) -> None:
         kind, body = told if isinstance(told, tuple) else ("application/json", json.dumps(told).encode())
         self.send_response(status)
+        if status == 204:
+            self.end_headers()
+            return
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Type", kind)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,8 +26,10 @@ class Gitea(SimpleHTTPRequestHandler):
 
     repositories: list[dict[str, Any]] = []
     asked: list[tuple[str, str | None]] = []
+    delay_s = 0.0
 
     def do_GET(self) -> None:
+        time.sleep(self.delay_s)
         key = self.headers.get("Authorization")
         self.asked.append((self.path, key))
         if self.path == "/":
@@ -106,6 +109,11 @@ def test_a_repository_is_cloned_at_a_commit(client):
     assert (other / "code.py").read_text() == "one"
     named = Path(client.clone_to_workspace("ann/demo", "branch", "feature/x"))
     assert (named / "code.py").read_text() == "three"
+
+
+def test_a_slow_server_is_ready(client, monkeypatch):
+    monkeypatch.setattr(Gitea, "delay_s", 0.5)
+    assert [each["name"] for each in client.list_repositories()] == ["demo"]
 
 
 def test_cloning_again_replaces_what_lies_there(client):

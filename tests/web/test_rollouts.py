@@ -134,7 +134,7 @@ def test_a_rollout_is_a_conversation(runs: str, enter: Enter) -> None:
     expect(third.locator(".break")).to_contain_text("differs at 12")
     third.get_by_role("button", name="Tokens").click()
     tokens = third.locator(".tokens .ids .token")
-    assert [token.get_attribute("class") for token in tokens.all()] == ["token p0", "token p2", "token p4"]
+    expect(tokens).to_have_class(["token p0", "token p2", "token p4"])
     third.locator(".tokens .ids").press("ArrowRight")
     expect(third.locator("p.chosen")).to_contain_text("id 3, logprob -0.010, probability 0.990")
     page.keyboard.press("Escape")
