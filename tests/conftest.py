@@ -8,6 +8,7 @@ import inspect
 import os
 import random
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, settings
 # A coroutine test that has not ended by then hangs; what it waits for takes milliseconds.
 TEST_LIMIT_S = 60.0
 JOIN_LIMIT_S = 20.0
+_frozen: set[str] = set()  # modules
 
 # Pydantic would look for plugins in all installed packages, in each of the processes that tests start.
 os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
@@ -52,7 +54,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
+    freeze_imported()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """After the import of a large library, as SDKs of models are, a collection would take a second."""
+    if len(sys.modules) > len(_frozen) + 200:
+        freeze_imported()
+
+
+def freeze_imported() -> None:
     """What was imported so far is no garbage: collections that tests ask for need not look at all of it each time."""
+    _frozen.update(sys.modules)
     gc.collect()
     gc.freeze()
 
