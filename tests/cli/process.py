@@ -1,20 +1,23 @@
-"""`openenv serve`, and other commands with a server, as a process of its own."""
+"""`openenv serve`, and other commands with a server, as a process of its own: a fork of one that has imported it."""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from ..warm import WarmProcess, WarmPython
 
 __all__ = ["END_S", "LIMIT_S", "Serving", "running", "serving"]
 
@@ -22,6 +25,60 @@ __all__ = ["END_S", "LIMIT_S", "Serving", "running", "serving"]
 LIMIT_S = 30.0
 # Ending one: a server gives its connections five seconds. A step that never ends takes longer.
 END_S = 25.0
+
+
+class Command:
+    """An `openenv` command that runs, with the methods of `subprocess.Popen` that are needed here.
+
+    Attributes:
+        stderr: What it prints there.
+    """
+
+    def __init__(self, *arguments: str, folder: Path | None, variables: dict[str, str]):
+        reading, writing = os.pipe()
+        silence = os.open(os.devnull, os.O_WRONLY)
+        try:
+            self._process: WarmProcess = _warm().run(
+                "openenv.cli:main",
+                *arguments,
+                descriptors={1: silence, 2: writing},
+                environment={**os.environ, **variables},
+                folder=folder,
+            )
+        finally:
+            os.close(silence)
+            os.close(writing)
+        self.stderr: IO[str] = os.fdopen(reading, encoding="utf-8", errors="replace")
+        self.pid = self._process.pid
+        self.kill = self._process.kill
+        self.wait = self._process.wait
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self._process.poll() is None:
+            os.kill(self.pid, number)
+
+    def communicate(self, timeout: float | None = None) -> tuple[None, str]:
+        """Waits for its end. Returns what else it printed. Raises TimeoutExpired."""
+        said: list[str] = []
+        reader = threading.Thread(target=lambda: said.append("" if self.stderr.closed else self.stderr.read()))
+        reader.start()
+        reader.join(timeout)
+        if reader.is_alive():
+            raise subprocess.TimeoutExpired("openenv", timeout or 0.0)
+        self.stderr.close()
+        self._process.wait(timeout)
+        return None, said[0]
+
+
+@functools.cache
+def _warm() -> WarmPython:
+    warm = WarmPython("openenv.cli.serve", "openenv.server.app", "openenv.server.workers.supervisor")
+    atexit.register(warm.__exit__)
+    return warm
 
 
 class Serving:
@@ -32,7 +89,7 @@ class Serving:
         url: Its address, as it says itself.
     """
 
-    def __init__(self, process: subprocess.Popen[str]):
+    def __init__(self, process: Any):
         self._process = process
         guard = threading.Timer(LIMIT_S, process.kill)
         guard.start()
@@ -106,15 +163,7 @@ def serving(*arguments: str, cwd: Path | None = None, **variables: str) -> Itera
 @contextmanager
 def running(*arguments: str, cwd: Path | None = None, **variables: str) -> Iterator[Serving]:
     """Runs an `openenv` command that prints the address of its server, and kills what is left of it in the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "openenv", *arguments],
-        cwd=cwd,
-        env={**os.environ, **variables},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = Command(*arguments, folder=cwd, variables=variables)
     try:
         yield Serving(process)
     finally:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 import socket
 from types import SimpleNamespace
 
 import pytest
 from websockets.asyncio.server import serve
 from websockets.exceptions import NegotiationError
+from websockets.utils import accept_key
 
 from openenv.client import GenericEnvClient, handshake_errors, websocket
 from openenv.errors import (
@@ -30,6 +32,7 @@ from openenv.errors import (
 from openenv.protocol.codecs import codec_of
 
 from ..asynchronous import PATIENCE_S, until
+from ..chaos.proxy import RESET
 from ..client.peers import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, Peer, observation, serving
 from ..client.scripted import HELLO, outcome
 
@@ -510,6 +513,28 @@ async def test_the_connection_drops_in_the_middle_of_a_call(hard):
             await env.step({})
         assert (await env.reset()).reward == 1.0
         await env.close()
+
+
+def reset_by(listener: socket.socket, sent: bytes):
+    """Answers a call so, and resets. Runs on a thread of its own: the reset must come while the client reads."""
+    with listener.accept()[0] as connection:
+        key = re.search(rb"(?i)sec-websocket-key: (\S+)", connection.recv(5000))[1].decode()
+        upgrade = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade"
+        connection.sendall(f"{upgrade}\r\nSec-WebSocket-Accept: {accept_key(key)}\r\n\r\n".encode())
+        connection.recv(5000)
+        connection.sendall(sent)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x81\x7e\x01\x00{"], ids=["between frames", "amid a frame"])
+async def test_a_reset_is_heard_of_without_a_ping(loop_factory, sent):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        place = SimpleNamespace(url=f"http://127.0.0.1:{listener.getsockname()[1]}")
+        for _ in range(20):  # the next connection has the descriptor of the last one
+            server = asyncio.create_task(asyncio.to_thread(reset_by, listener, sent))
+            with pytest.raises(ConnectionLost, match="without a word"):
+                await client(place, websocket_ping_interval_s=None).reset()
+            await server
 
 
 async def test_every_call_that_waits_hears_of_the_end():

@@ -175,6 +175,9 @@ class _Attempt:
             proxy=None if is_loopback(host) else proxy_for("https" if parts.scheme == "wss" else "http", host),
             logger_name=_picows_log,
             read_buffer_init_size=4096,
+            # It reads by `loop.add_reader`. A reset amid a frame has uvloop close that reader without a word,
+            # and refuse the next connection with its descriptor.
+            use_aiofastnet=isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop),
         )
 
     def _transport(self, _: picows.WSUpgradeRequest, response: picows.WSUpgradeResponse) -> WebSocketTransport:
