@@ -52,6 +52,7 @@ class WarmPython:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._orders.shutdown(socket.SHUT_RDWR)  # also where forks of this process have it, too
         self._orders.close()
         self._process.wait()
 

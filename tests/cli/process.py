@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -163,7 +164,19 @@ def serving(*arguments: str, cwd: Path | None = None, **variables: str) -> Itera
 @contextmanager
 def running(*arguments: str, cwd: Path | None = None, **variables: str) -> Iterator[Serving]:
     """Runs an `openenv` command that prints the address of its server, and kills what is left of it in the end."""
-    process = Command(*arguments, folder=cwd, variables=variables)
+    process: Any
+    if any(name.startswith("PYTHON") for name in variables):  # the interpreter reads these when it starts
+        process = subprocess.Popen(
+            [sys.executable, "-m", "openenv", *arguments],
+            cwd=cwd,
+            env={**os.environ, **variables},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    else:
+        process = Command(*arguments, folder=cwd, variables=variables)
     try:
         yield Serving(process)
     finally:
