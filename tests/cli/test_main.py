@@ -57,7 +57,7 @@ def every_command(
         for name in found.list_commands(context):
             inner = found.get_command(context, name)
             assert inner is not None
-            if not inner.hidden:
+            if not inner.hidden and inner.add_help_option:  # a wheel lacks some of `openenv bench`
                 yield from every_command(inner, click.Context(inner, parent=context, info_name=name))
 
 

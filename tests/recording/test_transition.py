@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -76,6 +77,9 @@ def test_nesting_of_any_depth_is_read_or_refused(tmp_path: Path, where: str, dep
     for episode in episodes:
         if depth == 300:
             assert len(list(episode.transitions())) == 1
-        else:
+        elif depth == 100_000:
             with pytest.raises(UnreadableRecord, match="too deep"):
                 list(episode.transitions())
+        else:  # it depends on the version of Python
+            with contextlib.suppress(UnreadableRecord):
+                assert len(list(episode.transitions())) == 1
