@@ -117,7 +117,7 @@ async def on_shared(call: Coroutine[Any, Any, T]) -> T:
     background.loop.call_soon_threadsafe(begin)
     ended = asyncio.wrap_future(outcome)
     try:
-        return await asyncio.shield(ended)
+        return await shielded(ended)
     except asyncio.CancelledError:
         ended.add_done_callback(retrieve_exception)
         background.loop.call_soon_threadsafe(lambda: begun.result().cancel())
@@ -140,10 +140,19 @@ async def run_to_completion(call: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine to its end. A cancelled caller still waits for it, and its failure is not reported."""
     task = start_task(call)
     try:
-        return await asyncio.shield(task)
+        return await shielded(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+
+
+async def shielded(future: asyncio.Future[T]) -> T:
+    """Waits for a future that a cancelled caller does not cancel.
+
+    `asyncio.shield` reports a failure that comes after the cancellation to the loop, since Python 3.14.
+    """
+    await asyncio.wait([future])
+    return future.result()
 
 
 def start_task(call: Awaitable[T]) -> asyncio.Future[T]:

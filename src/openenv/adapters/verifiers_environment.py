@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from .._asyncio import run_async_safely
+from .._asyncio import run_async_safely, shielded
 from ..errors import EnvironmentFailed, MissingExtra, UsageError
 from ..mcp.library import SdkLibrary
 from ..mcp.types import ToolFault
@@ -122,7 +122,8 @@ class VerifiersEnvironment(ModelLoopEnvironment):
                 ready = type(self)._shared = type(self)._shared or asyncio.create_task(_set_up(shared))
                 for toolset in own:
                     await stack.enter_async_context(toolset._exit_stack)
-                _tools.set({**await asyncio.shield(ready), **await _set_up(own, task.data)})
+                shared = await shielded(ready)
+                _tools.set({**shared, **await _set_up(own, task.data)})
                 return _end_of(await env.run_episode(task, context))
         finally:
             await runner.cleanup()

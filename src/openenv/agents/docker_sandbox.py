@@ -11,7 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from .._asyncio import on_thread, run_to_completion
+from .._asyncio import on_thread, run_to_completion, shielded
 from .._processes import KILL
 from ..errors import LaunchFailed, ProviderFailed, UsageError
 from ..providers.docker_engine import docker_client, docker_errors, pull, unless_gone
@@ -116,7 +116,7 @@ class DockerSandbox(Sandbox):
         code, timed_out = None, False
         try:
             async with asyncio.timeout(timeout_s):
-                code = await asyncio.shield(work)
+                code = await shielded(work)
         except TimeoutError:
             timed_out = True
         finally:

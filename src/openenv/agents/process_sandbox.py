@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from .._asyncio import on_thread, run_to_completion, start_task
+from .._asyncio import on_thread, run_to_completion, shielded, start_task
 from .._processes import KILL, signals
 from .._shared_memory import memory_file
 from ..errors import LaunchFailed, ProviderFailed, UsageError
@@ -282,7 +282,7 @@ class ProcessSandbox(Sandbox):
         timed_out, code = False, None
         try:
             async with asyncio.timeout(timeout_s):
-                running = await asyncio.shield(started)
+                running = await shielded(started)
                 if running.pid:
                     await self.network.open(running.pid)
                 running.gate.close()

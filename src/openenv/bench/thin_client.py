@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from websockets.frames import Opcode
 
+from .._asyncio import shielded
 from .._http import reason_of
 from ..client.endpoints import websocket_url
 from ..errors import ConnectionFailed, ConnectionLost, ConnectTimeout, OpenEnvError, ProtocolViolation, StepTimeout
@@ -256,7 +257,7 @@ class ThinClient(asyncio.Protocol):
             self._write(_GOODBYE)
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await asyncio.shield(self._ended)
+                    await shielded(self._ended)
             except TimeoutError:
                 self._abort()
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 from weakref import WeakKeyDictionary, WeakSet
 
+from .._asyncio import shielded
 from .types import message_of
 
 logger = logging.getLogger("openenv.mcp")
@@ -55,7 +56,7 @@ class McpSession:
 
     async def opened(self) -> OpenSession:
         """Waits until the session is open. Raises the error that prevents that."""
-        return await asyncio.shield(self._opened)
+        return await shielded(self._opened)
 
     def end(self) -> None:
         """Lets the session end. To be called on its loop."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from .._asyncio import on_shared, run_to_completion, shared_loop, start_task
+from .._asyncio import on_shared, run_to_completion, shared_loop, shielded, start_task
 from .._exceptions import add_cleanup_note, undo_async_on_error
 from ..errors import NotReady, OpenEnvError, ProviderFailed, UsageError
 from .owner import DEPLOYMENT, OWNER, PROVIDER, OwnerProcess
@@ -70,7 +70,7 @@ class SerialTasks:
         assert caller is not None
         requests = caller.cancelling()
         try:
-            await asyncio.shield(task)
+            await shielded(task)
         except asyncio.CancelledError:
             if task.cancelled() and caller.cancelling() == requests:
                 raise self._stopped() from None
@@ -89,7 +89,7 @@ class SerialTasks:
             self._removal = start_task(self._remove(call))
         removal = self._removal
         try:
-            await asyncio.shield(removal)
+            await shielded(removal)
         except asyncio.CancelledError:
             await asyncio.wait([removal])
             raise

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from .._asyncio import on_thread, start_task
+from .._asyncio import on_thread, shielded, start_task
 from .._backoff import Backoff
 from ..errors import LaunchFailed, ProviderBusy, UsageError
 from .base import PRIVATE_SERVER_VARIABLES, BlockingContainers, Leftover, SingleServerProvider, StartRate
@@ -464,7 +464,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
             labels = {PROVIDER: type(self).__name__, OWNER: str(OwnerProcess.this())}
             self._seen = start_task(on_thread(lambda: self._containers.running(labels)))
             self._seen_at = now
-        if container.key in await asyncio.shield(self._seen):
+        if container.key in await shielded(self._seen):
             return None
         return await on_thread(lambda: self._containers.end_of(container))
 
@@ -491,7 +491,7 @@ class LocalDockerProvider(BlockingContainers, SingleServerProvider):
         while what.work is not None and not what.work.done():
             await asyncio.wait([what.work])
         work = what.work = start_task(on_thread(call))
-        return await asyncio.shield(work)
+        return await shielded(work)
 
 
 def _check_several(spec: LaunchSpec, count: int) -> None:

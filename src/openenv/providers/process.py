@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .._asyncio import on_thread, start_task
+from .._asyncio import on_thread, shielded, start_task
 from .._processes import KILL, signal_group
 from ..errors import LaunchFailed
 from .redaction import TAIL_LINES, redact, secrets_of
@@ -222,7 +222,7 @@ class ProcessStart:
     async def start(self, make: Callable[[], Process]) -> Process:
         """Starts it on a thread. A cancelled caller does not cancel the start: `stop` waits for it."""
         self._starting = start_task(on_thread(make))
-        return await asyncio.shield(self._starting)
+        return await shielded(self._starting)
 
     async def stop(self) -> None:
         """Ends it, also during its start. May be called repeatedly."""

@@ -16,6 +16,7 @@ import msgspec
 from pydantic import ConfigDict, Field, create_model
 from pydantic_core import to_json
 
+from .._asyncio import shielded
 from ..environment import Environment, chat_of, metadata_of
 from ..errors import OpenEnvError, StepFailed
 from ..mcp.environment import MCPEnvironment, answer
@@ -271,7 +272,7 @@ class EnvironmentInfoLoader:
         asking = self._asking
         if asking is None or asking.done():
             asking = self._asking = asyncio.create_task(self._ask(principal))
-        known = await asyncio.shield(asking)
+        known = await shielded(asking)
         if not known.notes:
             self._known = known
         return known

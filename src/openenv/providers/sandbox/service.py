@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from ..._asyncio import on_thread, start_task
+from ..._asyncio import on_thread, shielded, start_task
 from ..._backoff import Backoff, jittered_pause
 from ...errors import LaunchFailed, NotReady, OpenEnvError, ProviderBusy, ProviderFailed, UsageError
 from ...settings import is_loopback_for_secrets
@@ -340,7 +340,7 @@ class RemoteSandbox:
             self._learn(await self._service.run(*create, **wanted))
 
         self._request = start_task(start())
-        await asyncio.shield(self._request)
+        await shielded(self._request)
 
     async def look(self) -> None:
         """Updates its state. Keeps the last state while the service does not answer.
@@ -353,7 +353,7 @@ class RemoteSandbox:
             return
         if self._glance is None or self._glance.done():
             self._glance = start_task(self._look(self.id))
-        await asyncio.shield(self._glance)
+        await shielded(self._glance)
 
     async def address(self) -> str:
         """The address of its server.

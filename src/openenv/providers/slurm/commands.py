@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from ..._asyncio import start_task
+from ..._asyncio import shielded, start_task
 from ...errors import LaunchFailed, ProviderBusy, ProviderFailed
 from ...settings import environ_of_environments
 from ..base import StartRate
@@ -238,7 +238,7 @@ class JobStates:
     async def _answer(self) -> None:
         if self._question is None or self._question.done():
             self._question = start_task(self._ask())
-        await asyncio.shield(self._question)
+        await shielded(self._question)
 
     async def _ask(self) -> None:
         asked = asyncio.get_running_loop().time()

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from ..._asyncio import on_thread, start_task
+from ..._asyncio import on_thread, shielded, start_task
 from ..._exceptions import add_cleanup_note, undo_async_on_error
 from ...errors import LaunchFailed, NotReady, ProviderFailed, UsageError
 from ..base import BlockingRuntime, Leftover, StartRate
@@ -297,7 +297,7 @@ class SlurmProvider(BlockingRuntime):
         sbatch = run("sbatch", *arguments, text=text, variables=environ_of_jobs() | dict(channel.environ))
         submission = start_task(sbatch)
         try:
-            return (await asyncio.shield(submission)).strip().partition(";")[0]
+            return (await shielded(submission)).strip().partition(";")[0]
         except (ProviderFailed, asyncio.CancelledError) as error:
             await asyncio.wait([submission])
             if certainly_refused(error):

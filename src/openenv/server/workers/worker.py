@@ -21,6 +21,7 @@ from typing import Any, cast
 import msgspec
 import uvicorn
 
+from ..._asyncio import shielded
 from ..._processes import raise_file_limit
 from ..._sockets import open_streams
 from ..proxy import ARRIVAL, PROXY, ForwardingInfo, read_proxy_line
@@ -67,7 +68,7 @@ class Broadcast:
         """
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run())
-        return await asyncio.shield(self._running)
+        return await shielded(self._running)
 
     def take_sockets(self, payload: bytes, sockets: list[int]) -> None:
         """The parent handed over some of the sockets on which other workers answer."""
