@@ -151,7 +151,8 @@ async def shielded(future: asyncio.Future[T]) -> T:
 
     `asyncio.shield` reports a failure that comes after the cancellation to the loop, since Python 3.14.
     """
-    await asyncio.wait([future])
+    if not future.done():
+        await asyncio.wait([future])
     return future.result()
 
 

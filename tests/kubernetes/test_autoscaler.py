@@ -21,6 +21,8 @@ def test_pods_follow_a_load_that_rises_and_falls_and_no_episode_is_refused_or_lo
     result = asyncio.run(measure(replace(SHORT, settled_s=SETTLED_S), space.provider(), pods()))
     assert result["failures"] == []
     assert result["episodes"] >= 5
+    # The load may be over before a busy machine has the second Pod ready.
+    assert max(row["accepting"] + row["starting"] for row in result["samples"]) == 2
     assert result["samples"][-1]["accepting"] == 1
     assert result["samples"][-1]["draining"] == 0
     space.until_without("")

@@ -10,7 +10,7 @@ import os
 import threading
 from collections import deque
 
-from .._asyncio import on_shared, shared_loop
+from .._asyncio import on_shared, run_to_completion, shared_loop
 from .._backoff import Backoff
 from ..errors import NotReady, OpenEnvError, UsageError
 from .base import Provider, gather_all
@@ -133,7 +133,7 @@ class WarmPool:
             logger.warning("a warm server could not be started, retrying in %g s: %s", self._backoff.grow(), error)
             await _stopped(deployment)
         except BaseException:
-            await asyncio.shield(_stopped(deployment))
+            await run_to_completion(_stopped(deployment))
             raise
         else:
             self._fault = None
