@@ -537,6 +537,30 @@ async def test_a_reset_is_heard_of_without_a_ping(loop_factory, sent):
             await server
 
 
+async def test_a_handshake_that_is_interrupted_at_any_moment_leaves_the_next_sockets_readable(loop_factory):
+    """Event loops know sockets by their descriptors: one that a connection left behind would be read no more."""
+    loop = asyncio.get_running_loop()
+    for turns in range(30):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            place = SimpleNamespace(url=f"http://127.0.0.1:{listener.getsockname()[1]}")
+            attempt = asyncio.create_task(client(place).reset())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        one, other = socket.socketpair()
+        with one, other:
+            for reader, writer in ((one, other), (other, one)):
+                reader.setblocking(False)
+                received = asyncio.create_task(loop.sock_recv(reader, 1))
+                await asyncio.sleep(0)
+                writer.send(b"x")
+                async with asyncio.timeout(PATIENCE_S):
+                    assert await received == b"x"
+        with pytest.raises(ConnectionFailed):
+            await attempt
+
+
 async def test_every_call_that_waits_hears_of_the_end():
     async def drop(peer):
         await peer.accept()

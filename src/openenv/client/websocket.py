@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import ssl
 from collections.abc import Callable
@@ -119,10 +118,7 @@ class _Attempt:
 
     async def run(self) -> None:
         for longest in _PAUSES_S:
-            # asyncio's selector may still have a closed socket under the descriptor of a new one (ENOENT, when many
-            # connections are lost at once on Python 3.11). The error removes that entry.
-            with contextlib.suppress(FileNotFoundError):
-                await self._shake_hands()
+            await self._shake_hands()
             if self.made:
                 return
             # Interrupted by a bad network, or by a server that is starting.
@@ -175,9 +171,9 @@ class _Attempt:
             proxy=None if is_loopback(host) else proxy_for("https" if parts.scheme == "wss" else "http", host),
             logger_name=_picows_log,
             read_buffer_init_size=4096,
-            # It reads by `loop.add_reader`. A reset amid a frame has uvloop close that reader without a word,
-            # and refuse the next connection with its descriptor.
-            use_aiofastnet=isinstance(asyncio.get_running_loop(), asyncio.BaseEventLoop),
+            # It reads by `loop.add_reader`, and leaves readers of closed sockets behind: asyncio then does not read
+            # the next socket with that descriptor. uvloop does not tell it of a reset amid a frame.
+            use_aiofastnet=False,
         )
 
     def _transport(self, _: picows.WSUpgradeRequest, response: picows.WSUpgradeResponse) -> WebSocketTransport:
