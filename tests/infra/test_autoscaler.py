@@ -187,6 +187,26 @@ async def test_a_place_that_refuses_a_server_is_asked_again_and_the_others_serve
 
 
 @at_length
+async def test_a_server_is_never_counted_as_one_that_starts_and_as_one_that_accepts(caplog: Any) -> None:
+    counts = []
+
+    class CountingGateway(Gateway):
+        async def update(self, backends: Any) -> None:
+            counts.append(states(fleet).count("accepting") + fleet.starting)
+            await super().update(backends)
+
+    spec = LaunchSpec(target=TARGET, options={"max_sessions": 2})
+    rule = ScalingRule(least=1, most=2, utilization=0.5)
+    async with CountingGateway() as gateway, AsyncExitStack() as stack:
+        fleet = Autoscaler(gateway, spec, LocalProvider(folder=ROOT), rule)
+        await stack.enter_async_context(fleet)
+        for _ in range(2):
+            await opened(gateway, fleet, stack)
+        await accepting(gateway, fleet, 2)
+    assert max(counts) == 2
+
+
+@at_length
 async def test_what_cannot_start_leaves_nothing(caplog: Any) -> None:
     async with Gateway() as gateway:
         fleet = Autoscaler(gateway, LaunchSpec(target="echo"), LocalProvider(metrics=False), SHORT.rule)

@@ -214,6 +214,7 @@ class Autoscaler(StartedOnEntry):
         # Clients know one key for all servers.
         shared = {name: variables[name] for name in (QUEUE_TIMEOUT, KEYS)}
         self.servers: list[FleetServer] = []
+        self.starting = 0
         self.api_key = first.api_key
         self._spec = spec.changed(env_vars={**spec.env_vars, **shared})
         self._gateway, self._provider, self._rule = gateway, provider, rule
@@ -229,11 +230,6 @@ class Autoscaler(StartedOnEntry):
         self._watch: asyncio.Task[None] | None = None
 
     # For users, from any thread or event loop.
-
-    @property
-    def starting(self) -> int:
-        """Number of servers that are being started."""
-        return len(self._starts)
 
     async def start(self) -> Self:
         """Starts the minimum of servers, gives them to the gateway, and follows the sessions from then on.
@@ -293,6 +289,7 @@ class Autoscaler(StartedOnEntry):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        self.starting = 0  # a task that had not begun has not counted down
         await gather_all(*(self._remove(server) for server in list(self.servers)))
 
     @property
@@ -354,6 +351,7 @@ class Autoscaler(StartedOnEntry):
             server.draining_since = None  # quicker than a start
             count += 1
         for _ in range(wanted - count if now >= self._no_start_before else 0):
+            self.starting += 1
             start = asyncio.get_running_loop().create_task(self._start_one())
             self._starts.add(start)
             start.add_done_callback(self._starts.discard)
@@ -390,6 +388,8 @@ class Autoscaler(StartedOnEntry):
                 f"{LONGEST_PAUSE_S:g} s (free resources, raise the quota, or lower MAX): {error.message}"
             )
             return
+        finally:
+            self.starting -= 1  # before the gateway is told: it is among the servers now
         self._backoff.reset()
         self._reported = ""
         with contextlib.suppress(OpenEnvError):  # the next look tries it again
