@@ -20,6 +20,7 @@ from .parts.programs import until
 
 PROGRAMS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openenv" / "kubernetes-1.20.2"
 GONE_S = 180.0
+LATE_S = 30.0
 _NUMBERS = itertools.count(1)
 
 
@@ -38,7 +39,9 @@ class Space:
     kubeconfig: Path
 
     def provider(self, **options: Any) -> KubernetesProvider:
-        return KubernetesProvider(**{"kubeconfig": self.kubeconfig, "reach": "cluster", **options})
+        """A provider for whom a kubelet that is late, and so not ready for some seconds, is no reason to fail."""
+        defaults = {"kubeconfig": self.kubeconfig, "reach": "cluster", "unschedulable_s": LATE_S}
+        return KubernetesProvider(**{**defaults, **options})
 
     def kubectl(self, *arguments: str, **more: Any) -> str:
         return self.cluster.kubectl("-n", self.name, *arguments, **more)
@@ -68,7 +71,8 @@ def cluster() -> Iterator[Cluster]:
 
 @contextmanager
 def space_of(cluster: Cluster) -> Iterator[Space]:
-    """A namespace in which nothing may be left."""
+    """A namespace in which nothing may be left, of a cluster whose node is ready."""
+    cluster.until_ready()
     name = f"tests-{next(_NUMBERS)}"
     space = Space(cluster, name, cluster.account(name))
     yield space

@@ -89,7 +89,10 @@ class Cluster:
             "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}, **known},
         }
         self.node.run(kubelet, self._client("node", f"/O=system:nodes/CN=system:node:{NAME}"))
-        self._until(self._node_ready, "the node does not become ready")
+        self.until_ready()
+        self._until(
+            lambda: "default" in self.kubectl("get", "serviceaccounts", check=False), "there is no service account"
+        )
         self.version = json.loads(self.kubectl("get", "--raw", "/version"))["gitVersion"]
 
     def stop(self) -> None:
@@ -118,6 +121,14 @@ class Cluster:
         self._etcd_asked("kv/put", {"key": base64.b64encode(b"/tests").decode(), "value": coded})
         revision = deleted["header"]["revision"]
         self._etcd_asked("kv/compaction", {"revision": revision, "physical": True})
+
+    def until_ready(self) -> None:
+        """Waits until the node is ready.
+
+        Raises:
+            AssertionError: It does not become ready; with what the cluster and its programs say.
+        """
+        self._until(self._node_ready, "the node does not become ready")
 
     # What is asked of it.
 
@@ -250,8 +261,11 @@ class Cluster:
         try:
             until(holds, STARTS_S, what)
         except AssertionError as error:
-            logs = "".join(f"\n{name} says:\n{program.tail}" for name, program in self._running.items())
-            raise AssertionError(f"{error}{logs}") from None
+            path = "{range .items[*].status.conditions[*]}{.type}={.status}: {.message}{'\\n'}{end}"
+            told = self.kubectl("get", "nodes", "-o", f"jsonpath={path}", check=False)
+            tails = {**{name: program.tail for name, program in self._running.items()}, **self.node.tails}
+            logs = "".join(f"\n{name} says:\n{tail}" for name, tail in tails.items())
+            raise AssertionError(f"{error}{logs}\nof the nodes is known:\n{told}") from None
 
     def _served(self) -> bool:
         for program in self._running.values():
@@ -260,8 +274,7 @@ class Cluster:
 
     def _node_ready(self) -> bool:
         path = "{.status.conditions[?(@.type=='Ready')].status}"
-        told = self.kubectl("get", "node", NAME, "-o", f"jsonpath={path}", check=False)
-        return told == "True" and "default" in self.kubectl("get", "serviceaccounts", check=False)
+        return self.kubectl("get", "node", NAME, "-o", f"jsonpath={path}", check=False) == "True"
 
     def _etcd_asked(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         request = urllib.request.Request(f"{self._etcd_url}/v3/{path}", json.dumps(body).encode())

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .images import PAUSE, write_archive
-from .programs import Program, until
+from .programs import Program, tail, until
 
 __all__ = ["Node", "network"]
 
@@ -130,6 +130,11 @@ class Node:
     @property
     def address(self) -> str:
         return f"{self._start}1"
+
+    @property
+    def tails(self) -> dict[str, str]:
+        """The end of what each of its programs says."""
+        return {name: tail(self._folder / f"{name}.log") for name in ("containerd", "kubelet")}
 
     def run(self, kubelet: dict[str, object], kubeconfig: Path) -> None:
         """Starts it, and waits until containerd has the images.

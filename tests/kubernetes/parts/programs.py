@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["Program", "until"]
+__all__ = ["Program", "tail", "until"]
 
 END_S = 10.0
 PAUSE_S = 0.1
@@ -38,7 +38,7 @@ class Program:
     @property
     def tail(self) -> str:
         """The end of its log."""
-        return self._log.read_text(errors="replace")[-TAIL:] if self._log.exists() else ""
+        return tail(self._log)
 
     def start(self) -> None:
         """Starts it, and does not wait for anything."""
@@ -63,6 +63,11 @@ class Program:
         """Raises `AssertionError` if it has ended by itself."""
         if self._process is not None and self._process.poll() is not None:
             raise AssertionError(f"{self._log.stem} ended with {self._process.returncode}: {self.tail}")
+
+
+def tail(log: Path) -> str:
+    """The end of a log; empty where there is none."""
+    return log.read_text(errors="replace")[-TAIL:] if log.exists() else ""
 
 
 def until(holds: Callable[[], object], limit_s: float, what: str) -> None:
