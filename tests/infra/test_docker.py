@@ -45,7 +45,8 @@ main()
 """
 # With an init, what is stopped before it listens for signals ends at once.
 INIT = {"init": True} if shutil.which("docker-init") else {}
-HERE: dict[str, Any] = {**QUICK.options, **INIT, "command": QUICK.serve}
+READY_S = 120.0  # not 30: the machine is full of other tests
+HERE: dict[str, Any] = {**QUICK.options, **INIT, "command": QUICK.serve, "ready_timeout_s": READY_S}
 TRAINER = f"""
 import asyncio, signal, sys
 from openenv.providers import LaunchSpec, LocalDockerProvider
@@ -128,7 +129,7 @@ class TestLocalDocker(ProviderConformance):
 
 
 def test_an_episode_in_a_container_from_a_plain_program(provider: LocalDockerProvider, engine: Any) -> None:
-    env = GenericEnvClient.from_docker_image(QUICK.image, provider)
+    env = GenericEnvClient.from_docker_image(QUICK.image, provider, ready_timeout_s=READY_S)
     env.reset()
     assert env.step({"message": "hi"}).observation["echoed_message"] == "hi"
     (container,) = engine.containers.list(filters={"label": PROVIDER})
@@ -161,7 +162,9 @@ def test_containers_from_several_threads(engine: Any) -> None:
 
 def test_a_key_that_was_chosen_is_shown_by_the_client(provider: LocalDockerProvider) -> None:
     variables = {"OPENENV_API_KEYS": "control:a-key-that-is-long-enough"}
-    with GenericEnvClient.from_docker_image(QUICK.image, provider, env_vars=variables) as env:
+    with GenericEnvClient.from_docker_image(
+        QUICK.image, provider, env_vars=variables, ready_timeout_s=READY_S
+    ) as env:
         env.reset()
         assert provider.api_key == "a-key-that-is-long-enough"
 
@@ -192,7 +195,7 @@ def test_a_container_that_never_becomes_ready(engine: Any) -> None:
 
 
 def test_a_container_that_is_removed_under_its_client(provider: LocalDockerProvider, engine: Any) -> None:
-    env = GenericEnvClient.from_docker_image(QUICK.image, provider, connect_timeout_s=1.0)
+    env = GenericEnvClient.from_docker_image(QUICK.image, provider, connect_timeout_s=1.0, ready_timeout_s=READY_S)
     env.reset()
     (container,) = engine.containers.list()
     container.remove(force=True)
@@ -472,7 +475,7 @@ def test_warm_containers_are_there_before_and_each_is_had_by_one(engine: Any) ->
         assert provider.pool is not None
         provider.pool.wait_filled()
         waiting = names()
-        with GenericEnvClient.from_docker_image(QUICK.image, provider) as env:
+        with GenericEnvClient.from_docker_image(QUICK.image, provider, ready_timeout_s=READY_S) as env:
             env.reset()
         assert len(waiting - names()) == 1  # that one was had, and is gone
         provider.pool.wait_filled()

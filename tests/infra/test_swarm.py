@@ -401,7 +401,13 @@ def test_a_worker_starts_nothing(nodes: list[Node], monkeypatch: pytest.MonkeyPa
 
 def test_an_episode_from_a_plain_program(swarm: DockerSwarmProvider, manager: Any) -> None:
     env = GenericEnvClient.from_docker_image(
-        QUICK.image, swarm, replicas=2, env_vars=QUICK.variables, command=" ".join(QUICK.serve), **OPTIONS
+        QUICK.image,
+        swarm,
+        replicas=2,
+        env_vars=QUICK.variables,
+        command=" ".join(QUICK.serve),
+        ready_timeout_s=120.0,  # the machine is full of other tests
+        **OPTIONS,
     )
     env.reset()
     assert env.step({"message": "hi"}).observation["echoed_message"] == "hi"
