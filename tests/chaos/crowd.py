@@ -346,6 +346,8 @@ class Crowd:
                 if not plan.retry and all(player.errors for player in players):
                     return
                 over = [index for index, player in enumerate(players) if player.taken >= plan.steps]
+                if not plan.retry:
+                    over = [index for index in over if not players[index].errors]
                 if over and not self._another(players[0]):
                     return
                 if over:
@@ -366,6 +368,8 @@ class Crowd:
         began = time.monotonic()
         results = await envs.step([player.action() for player in players])
         for player, result in zip(players, results, strict=True):
+            if player.errors and not self.plan.retry:
+                continue  # it has left; the vector steps all of its environments
             player.taken += 1
             if result.error is None:
                 self.book.step(player, began, result.observation)
