@@ -28,7 +28,7 @@ def run(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_a_new_user_gets_from_the_wheel_to_a_trained_policy() -> None:
-    """The first of three seeds that learn."""
+    """One seed learns; `make plots` shows three."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "tour.py")],
         capture_output=True,
@@ -48,19 +48,13 @@ def test_a_new_user_gets_from_the_wheel_to_a_trained_policy() -> None:
     assert [(each["seed"], each["return"] >= 450) for each in result["runs"]] == [(1, True)]
 
 
-def test_two_more_seeds_learn_to_balance(tmp_path: Path) -> None:
+def test_a_policy_is_the_same_number_for_number_as_without_a_server(tmp_path: Path) -> None:
     picture = tmp_path / "ppo.svg"
-    code, result = run("--seeds", "2", "3", "--plot", str(picture))
-    assert [(each["seed"], each["return"] >= 450) for each in result["runs"]] == [(2, True), (3, True)]
-    assert code == 0
-    assert 1000 < picture.stat().st_size < 80 * 1024
-
-
-def test_a_policy_is_the_same_number_for_number_as_without_a_server() -> None:
-    code, result = run("--compare", "--steps", "6000", "--seeds", "4")
+    code, result = run("--compare", "--steps", "6000", "--seeds", "4", "--plot", str(picture))
     ours, theirs = result["runs"]
     assert (ours["return"], ours["deviation"]) == (theirs["return"], theirs["deviation"])
     assert code == (result["worst_return"] < 450)
+    assert 1000 < picture.stat().st_size < 80 * 1024
 
 
 def test_a_plot_without_matplotlib_is_refused_before_the_training() -> None:
