@@ -20,7 +20,7 @@ from openenv.errors import (
 )
 
 
-class Road:
+class Dialer:
     """Fails as often as it is told, then gives a connection."""
 
     def __init__(self, *errors):
@@ -49,41 +49,43 @@ def test_pauses_double_up_to_the_longest_and_begin_again_after_a_success():
 
 
 async def test_it_tries_until_there_is_a_connection():
-    road = Road(ConnectionFailed("refused"), ConnectTimeout("silent"), Draining("not now"), TooManyFailures("others"))
-    assert await retry_connect(road.dial, 10) == "connected"
-    assert road.attempts == 5
+    dialer = Dialer(
+        ConnectionFailed("refused"), ConnectTimeout("silent"), Draining("not now"), TooManyFailures("others")
+    )
+    assert await retry_connect(dialer.dial, 10) == "connected"
+    assert dialer.attempts == 5
 
 
 async def test_the_last_failure_is_told_when_patience_ends():
-    road = Road(*(ConnectionFailed(f"attempt {number}") for number in range(1000)))
+    dialer = Dialer(*(ConnectionFailed(f"attempt {number}") for number in range(1000)))
     with pytest.raises(ConnectionFailed, match="attempt") as caught:
-        await retry_connect(road.dial, 0.02)
-    assert str(caught.value) == f"attempt {road.attempts - 1}"
-    assert 1 < road.attempts < 10  # the pauses grow: 1, 2, 4, 8 ms
+        await retry_connect(dialer.dial, 0.02)
+    assert str(caught.value) == f"attempt {dialer.attempts - 1}"
+    assert 1 < dialer.attempts < 10  # the pauses grow: 1, 2, 4, 8 ms
 
 
 async def test_without_patience_there_is_one_attempt():
-    road = Road(ConnectionFailed("refused"))
+    dialer = Dialer(ConnectionFailed("refused"))
     with pytest.raises(ConnectionFailed):
-        await retry_connect(road.dial, 0)
-    assert road.attempts == 1
+        await retry_connect(dialer.dial, 0)
+    assert dialer.attempts == 1
 
 
 @pytest.mark.parametrize(
     "error", [ProtocolViolation("another language"), Unauthorized("no key"), OSError("not ours")]
 )
 async def test_what_another_attempt_does_not_mend_is_told_at_once(error):
-    road = Road(error)
+    dialer = Dialer(error)
     with pytest.raises(type(error)):
-        await retry_connect(road.dial, 10)
-    assert road.attempts == 1
+        await retry_connect(dialer.dial, 10)
+    assert dialer.attempts == 1
 
 
 async def test_it_waits_as_long_as_the_server_asks_for():
-    road = Road(ServerFull(1, 1, retry_after_s=0.05))
+    dialer = Dialer(ServerFull(1, 1, retry_after_s=0.05))
     loop = asyncio.get_running_loop()
     started = loop.time()
-    assert await retry_connect(road.dial, 10) == "connected"
+    assert await retry_connect(dialer.dial, 10) == "connected"
     assert loop.time() - started >= 0.045
 
 

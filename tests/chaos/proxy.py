@@ -36,8 +36,8 @@ HIGH_WATER = 256 * 1024
 class _End(asyncio.Protocol):
     """One of the two sockets of a connection."""
 
-    def __init__(self, road: _Road):
-        self.road = road
+    def __init__(self, connection: _Connection):
+        self.connection = connection
         self.other: _End | None = None
         self.transport: asyncio.Transport | None = None
         self._held: list[bytes] = []
@@ -46,17 +46,17 @@ class _End(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(HIGH_WATER)
-        self.road.met(self)
+        self.connection.met(self)
 
     def data_received(self, data: bytes) -> None:
-        self.road.carry(self, data)
+        self.connection.carry(self, data)
 
     def eof_received(self) -> bool:
-        self.road.half_closed(self)
+        self.connection.half_closed(self)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.road.lost(self)
+        self.connection.lost(self)
 
     def pause_writing(self) -> None:
         if self.other is not None and self.other.transport is not None:
@@ -79,7 +79,7 @@ class _End(asyncio.Protocol):
             self.write(data)
 
 
-class _Road:
+class _Connection:
     """A connection through the proxy: two ends, and what shall become of it."""
 
     def __init__(self, proxy: Proxy):
@@ -174,7 +174,7 @@ class _Road:
             else:
                 end.transport.close()
         self.ended.set_result(None)
-        self.proxy._roads.discard(self)
+        self.proxy._open.discard(self)
 
     @staticmethod
     def _reset(transport: asyncio.Transport) -> None:
@@ -196,7 +196,7 @@ class Proxy:
         self.target = port
         self.accepted = 0
         self._random = random.Random(seed)
-        self._roads: set[_Road] = set()
+        self._open: set[_Connection] = set()
         self._dialling: set[asyncio.Task[object]] = set()
         self._delay = (0.0, 0.0)
         self._is_frozen = self._refusing = False
@@ -223,7 +223,7 @@ class Proxy:
     @property
     def connections(self) -> int:
         """How many there are now."""
-        return len(self._roads)
+        return len(self._open)
 
     def doom(self, within_bytes: int = 400) -> int:
         """Each connection will be cut when some more bytes, at most so many, have passed. Returns their number."""
@@ -262,57 +262,58 @@ class Proxy:
         return await self._loop.create_server(self._accept, HOST, 0, backlog=4096)
 
     def _accept(self) -> _End:
-        road = _Road(self)
+        connection = _Connection(self)
         self.accepted += 1
-        return road.front
+        return connection.front
 
-    def _dial(self, road: _Road) -> None:
-        self._roads.add(road)
+    def _dial(self, connection: _Connection) -> None:
+        self._open.add(connection)
         if self._refusing:
-            road.cut(reset=True)
+            connection.cut(reset=True)
             return
-        task = self._loop.create_task(self._connect(road))
+        task = self._loop.create_task(self._connect(connection))
         self._dialling.add(task)
         task.add_done_callback(self._dialling.discard)
 
-    async def _connect(self, road: _Road) -> None:
+    async def _connect(self, connection: _Connection) -> None:
         try:
-            await self._loop.create_connection(lambda: road.back, HOST, self.target)
+            await self._loop.create_connection(lambda: connection.back, HOST, self.target)
         except OSError:
-            road.cut(reset=True)
+            connection.cut(reset=True)
             return
-        if road.gone and road.back.transport is not None:
-            road.back.transport.abort()
+        if connection.gone and connection.back.transport is not None:
+            connection.back.transport.abort()
 
     def _wait_s(self) -> float:
         seconds, share = self._delay
         return seconds if seconds and self._random.random() < share else 0.0
 
-    async def _doom(self, within_bytes: int) -> list[_Road]:
-        doomed = list(self._roads)
-        for road in doomed:
-            road.budget = self._random.randint(1, within_bytes)
+    async def _doom(self, within_bytes: int) -> list[_Connection]:
+        doomed = list(self._open)
+        for connection in doomed:
+            connection.budget = self._random.randint(1, within_bytes)
         return doomed
 
     async def _cut_all(self, within_bytes: int, patience_s: float) -> int:
         doomed = await self._doom(within_bytes)
         if doomed:
-            await asyncio.wait([road.ended for road in doomed], timeout=patience_s)
-        for road in doomed:
-            road.cut()
+            await asyncio.wait([connection.ended for connection in doomed], timeout=patience_s)
+        for connection in doomed:
+            connection.cut()
         return len(doomed)
 
     async def _thaw(self) -> None:
-        for road in list(self._roads):
-            road.thaw()
-            if any(end.transport is not None and end.transport.is_closing() for end in (road.front, road.back)):
-                road.cut(reset=False)
+        for connection in list(self._open):
+            connection.thaw()
+            ends = (connection.front.transport, connection.back.transport)
+            if any(end is not None and end.is_closing() for end in ends):
+                connection.cut(reset=False)
 
     async def _end(self) -> None:
         self._server.close()
         for task in self._dialling:
             task.cancel()
         self._is_frozen = False
-        for road in list(self._roads):
-            road.cut(reset=True)
+        for connection in list(self._open):
+            connection.cut(reset=True)
         await asyncio.sleep(0.01)

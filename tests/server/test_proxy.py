@@ -173,7 +173,7 @@ async def test_a_session_of_a_worker_that_has_ended_is_lost_by_the_infrastructur
 async def test_what_was_handed_on_once_is_not_handed_on_again():
     async with owned_by(saying(b"never")) as (server, owner):
         assert await forward_to_owner(Client(handed_on=True).request, server, "2a.name") is None
-        # Nor what came by a road on which nobody can tell.
+        # Nor what came over a transport that does not say how it arrived.
         assert await forward_to_owner(Client(**{ARRIVAL: None}).request, server, "2a.name") is None
         assert owner.first == b""
 

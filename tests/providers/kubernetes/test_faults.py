@@ -364,14 +364,14 @@ async def let_in_anew(cluster: Cluster, api: KubernetesCluster) -> None:
     await asyncio.gather(*(api.text("GET", PODS) for _ in range(10)))
 
 
-async def renewed_on_the_road(cluster: Cluster, api: KubernetesCluster) -> None:
+async def renewed_while_forwarding(cluster: Cluster, api: KubernetesCluster) -> None:
     _, needed = await api.port_forward_to("one", 8000)
-    roads = await asyncio.gather(*(api.port_forward_to("one", 8000, refused=needed) for _ in range(10)))
-    assert len({id(options) for _, options in roads}) == 1
+    forwards = await asyncio.gather(*(api.port_forward_to("one", 8000, refused=needed) for _ in range(10)))
+    assert len({id(options) for _, options in forwards}) == 1
     assert len(cluster.methods("GET .*/version")) == 2
 
 
-@pytest.mark.parametrize("course", [refused_at_first, let_in_anew, renewed_on_the_road])
+@pytest.mark.parametrize("course", [refused_at_first, let_in_anew, renewed_while_forwarding])
 async def test_no_connection_is_left_open(course: Any, tmp_path: Path) -> None:
     cluster = Cluster()
     cluster.keep_alive_s = 600

@@ -13,7 +13,7 @@ from openenv.providers.kubernetes.pods import PortForward
 LIMIT_S = 10.0
 
 
-class Road:
+class ForwardingCluster:
     """A cluster of which nothing is there but the way to one Pod."""
 
     def __init__(self, port: int):
@@ -32,7 +32,7 @@ async def test_a_client_that_does_not_read_holds_up_no_stop() -> None:
 
     protocol = Subprotocol("v4.channel.k8s.io")
     async with asyncio.timeout(LIMIT_S), serve(pod, "127.0.0.1", 0, subprotocols=[protocol]) as server:
-        cluster: Any = Road(next(iter(server.sockets)).getsockname()[1])
+        cluster: Any = ForwardingCluster(next(iter(server.sockets)).getsockname()[1])
         forward = PortForward(cluster, "a-pod", 80)
         reader, writer = await asyncio.open_connection("127.0.0.1", await forward.start(), limit=1024)
         try:

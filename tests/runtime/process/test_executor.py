@@ -378,7 +378,7 @@ async def test_a_process_holds_nothing_of_others_and_no_secrets(monkeypatch):
         patients = [Patient(pool) for _ in range(3)]
         for patient in patients:
             assert await patient.start() is None
-        # stdin, stdout, stderr and its road
+        # stdin, stdout, stderr and its channel
         assert [await patient.do(do="descriptors") for patient in patients] == [4, 4, 4]
         assert await patients[2].do(do="descriptors_of_what_it_starts") == 3
         assert "OPENENV_API_KEYS" not in await patients[0].do(do="variables")

@@ -147,16 +147,16 @@ class Wild(Environment[Action, Observation, State]):
         return "x" * size
 
     def shout(self, size: int) -> None:
-        """Writes on its own road to the server."""
-        roads = [name for name in names("/proc/self/fd") if _is_road(int(name))]
-        road = socket.socket(fileno=int(roads[0]))
-        road.sendall(size.to_bytes(4, "little") + b"\xc1" * min(size, 1000))
+        """Writes on its own channel to the server."""
+        channels = [name for name in names("/proc/self/fd") if _is_channel(int(name))]
+        channel = socket.socket(fileno=int(channels[0]))
+        channel.sendall(size.to_bytes(4, "little") + b"\xc1" * min(size, 1000))
         self.hang()
 
     def hang_up(self) -> None:
-        """Closes the road and goes on."""
+        """Closes the channel and goes on."""
         for name in names("/proc/self/fd"):
-            if _is_road(int(name)):
+            if _is_channel(int(name)):
                 os.close(int(name))
         self.hang()
 
@@ -468,7 +468,7 @@ def descriptors() -> set[tuple[str, str]]:
     return opened
 
 
-def _is_road(descriptor: int) -> bool:
+def _is_channel(descriptor: int) -> bool:
     try:
         with socket.socket(fileno=os.dup(descriptor)) as found:
             return found.family == socket.AF_UNIX

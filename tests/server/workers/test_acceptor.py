@@ -14,7 +14,7 @@ LIMIT_S = 10.0
 
 
 class Place:
-    """A worker's two ends of the road, without a process."""
+    """A worker's two ends of its channel, without a process."""
 
     def __init__(self):
         self.near, self.far = Pipe.pair()
