@@ -21,7 +21,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.delenv(setting.variable, raising=False)
     place = tmp_path / "site"
     place.mkdir()
-    monkeypatch.setattr(sys, "path", [str(place), *sys.path])
+    monkeypatch.syspath_prepend(place)  # which undoes what tests add to it as well
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     importlib.invalidate_caches()
     yield place

@@ -60,7 +60,10 @@ def test_a_random_admin_key_is_announced(engine: ModelServer) -> None:
     ("options", "said"),
     [(("--capture", "http://x/v1", "--workers", "2"), "--capture needs one worker"), (("--capture", "x"), "llm_url")],
 )
-def test_what_cannot_be_served_is_refused(options: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_served_is_refused(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], said: str
+) -> None:
+    monkeypatch.setenv("OPENENV_CAPTURE_ADMIN_KEY", "an-admin-key")  # a chosen one would stay in the environment
     result = CliRunner().invoke(app, ["serve", "echo", "--port", "0", *options], standalone_mode=False)
     assert isinstance(result.exception, UsageError)
     assert said in str(result.exception)
