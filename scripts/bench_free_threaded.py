@@ -1,7 +1,7 @@
 """Compare threads that run side by side with threads that take turns: steps a second of one server, of a synchronous
 environment in pure Python, with and without the interpreter lock, in turns.
 
-out/pythons/3.14t/bin/python scripts/bench_free_threaded.py [--rounds N] [--sessions N] [--duration S]
+out/pythons/3.13t/bin/python scripts/bench_free_threaded.py [--rounds N] [--sessions N] [--duration S]
 """
 
 from __future__ import annotations

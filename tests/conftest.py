@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import itertools
 import os
 import random
 import signal
@@ -18,7 +19,10 @@ from hypothesis import HealthCheck, settings
 # A coroutine test that has not ended by then hangs; what it waits for takes milliseconds.
 TEST_LIMIT_S = 60.0
 JOIN_LIMIT_S = 20.0
+# Each test leaves dozens of objects to pytest, as its report: after thousands, a collection would take a second.
+TESTS_A_FREEZE = 100
 _frozen: set[str] = set()  # modules
+_tests = itertools.count(1)
 
 # Pydantic would look for plugins in all installed packages, in each of the processes that tests start.
 os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
@@ -42,9 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and tests in each, in another order")
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--shuffle`: tests of one file stay together, as fixtures of a file are made once."""
+    """With `--shuffle`: tests of one file stay together, as fixtures of a file are made once. A later
+    hook of pytest brings those together that share a parameter of such a fixture.
+    """
     if (seed := config.getoption("--shuffle")) is None:
         return
     rng = random.Random(seed)
@@ -54,18 +60,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    freeze_imported()
+    freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """After the import of a large library, as SDKs of models are, a collection would take a second."""
-    if len(sys.modules) > len(_frozen) + 200:
-        freeze_imported()
+    """After the import of a large library, as SDKs of models are, a collection would take a second, too."""
+    if next(_tests) % TESTS_A_FREEZE == 0 or len(sys.modules) > len(_frozen) + 200:
+        freeze()
 
 
-def freeze_imported() -> None:
-    """What was imported so far is no garbage: collections that tests ask for need not look at all of it each time."""
+def freeze() -> None:
+    """What is left by now is no garbage: collections that tests ask for need not look at all of it each time."""
     _frozen.update(sys.modules)
     gc.collect()
     gc.freeze()
