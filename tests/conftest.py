@@ -11,6 +11,7 @@ import random
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -115,4 +116,6 @@ def no_threads_left() -> Iterator[None]:
     started = set(threading.enumerate()) - before
     for thread in started:
         thread.join(JOIN_LIMIT_S)
-    assert [thread.name for thread in started if thread.is_alive()] == []
+    frames = sys._current_frames()
+    alive = [thread for thread in started if thread.is_alive()]
+    assert not alive, [(thread, traceback.format_stack(frames.get(thread.ident))) for thread in alive]
