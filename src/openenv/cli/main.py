@@ -165,7 +165,6 @@ SECTIONS = {
         LazyCommand("deploy", "deploy:deploy", "Deploy servers to a cluster."),
         LazyCommand("gateway", "gateway:gateway", "Serve many servers under one address."),
         LazyCommand("providers", "providers:providers", "List started servers, and remove those left behind."),
-        LazyCommand("worker", "serve:worker", "A process of `openenv serve --workers`.", hidden=True),
         LazyCommand("completion", "main:completion", "Print a completion script for your shell."),
     ],
 }

@@ -201,12 +201,30 @@ def _command(pid: int) -> str:
     return "its command cannot be read"
 
 
-@click.command(hidden=True, help="Serves what OPENENV_TARGET names, on connections from `openenv serve`.")
-@click.option("--pipe", type=int, required=True, help="File descriptor of the pipe to the parent process.")
-@click.option("--table", type=int, required=True, help="File descriptor of the shared session table.")
-@click.option("--ledger", "metrics", type=int, required=True, help="File descriptor of the shared metrics.")
-@click.option("--row", type=int, required=True, help="This worker's row in both.")
-def worker(pipe: int, table: int, metrics: int, row: int) -> None:
+def run_workers(settings: ServerSettings, listener: socket.socket, ready: Callable[[dict[str, Any]], None]) -> int:
+    """Serves by worker processes until a signal ends it. Returns the exit code.
+
+    Workers are forks, which have what this process has imported. It imports no environment: after a SIGHUP, they have
+    new code of that.
+    """
+    from ..server import app  # noqa: F401
+    from ..server.workers import worker  # noqa: F401
+    from ..server.workers.serving import tune_process
+    from ..server.workers.supervisor import Supervisor
+
+    tune_process()
+    return Supervisor(listener, settings, run_worker, ready).run()
+
+
+def run_worker(pipe: int, table: int, metrics: int, row: int) -> None:
+    """Serves what OPENENV_TARGET names, in a worker process, on connections from its parent.
+
+    Args:
+        pipe: Descriptor of its end of the pipe to the parent.
+        table: Descriptor of the shared table.
+        metrics: Descriptor of the shared metrics.
+        row: Its row in both.
+    """
     from ..server.workers.serving import tune_process
     from ..server.workers.worker import Membership, Worker, WorkerConfig
 
@@ -273,14 +291,6 @@ def with_capture_key(settings: ServerSettings) -> str:
     keys = keys.model_copy(update={"admin_key": secrets.token_urlsafe(KEY_BYTES)})
     keys.export()
     return f'capture at /capture, admin key "{keys.admin_key}" (choose your own by OPENENV_CAPTURE_ADMIN_KEY)'
-
-
-def worker_command(pipe: int, table: int, metrics: int, row: int) -> list[str]:
-    """The command line of a worker process."""
-    # A console script does not import modules from the working directory, so its workers must not either.
-    alike = [] if str(Path.cwd()) in sys.path or "" in sys.path else ["-P"]
-    numbers = ["--pipe", str(pipe), "--table", str(table), "--ledger", str(metrics), "--row", str(row)]
-    return [sys.executable, *alike, "-m", "openenv", "worker", *numbers]
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -390,7 +400,7 @@ def serve(target: str, reload: bool, **options: Any) -> None:
             target = target if installed is None else str(installed.parent)
     settings = ServerSettings.read(target=target, **options)
     if settings.workers > 1:
-        from ..server.workers import Supervisor, can_pass_sockets
+        from ..server.workers import can_pass_sockets
 
         if not (reload or can_pass_sockets()):
             raise UsageError(
@@ -424,7 +434,7 @@ def serve(target: str, reload: bool, **options: Any) -> None:
         announce(settings, listener, serves, made_key, reload, captures)
 
     if settings.workers > 1:
-        sys.exit(Supervisor(listener, settings, worker_command, ready).run())
+        sys.exit(run_workers(settings, listener, ready))
     if reload:
         Reloader(listener, settings, ready, partial(say, settings)).run()
     else:

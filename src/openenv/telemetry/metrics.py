@@ -217,6 +217,10 @@ class Meter:
     __slots__ = ("_read_all", "cells", "on")
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins at zero, in memory of its own; a fork must, whose numbers are those of its parent."""
         self.on = False
         self.cells = memoryview(array("q", bytes(8 * CELLS)))
         self._read_all: Callable[[], list[Reading]] | None = None

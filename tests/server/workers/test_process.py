@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import socket
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,13 +14,18 @@ from openenv.server.workers.pipe import MessageKind
 from openenv.server.workers.process import WorkerPhase, WorkerProcess
 from openenv.server.workers.table import BEAT, DRIFT, KEY, WorkerTable
 from openenv.settings import ServerSettings
+from openenv.telemetry.metrics import METER, Count
 
 from .whereabouts import eventually, opened
 
 pytestmark = pytest.mark.real
+LIMIT_S = 10.0
 
-# Says that it is there, and reads nothing.
-IDLE = "import socket, sys, signal; socket.socket(fileno=int(sys.argv[1])).send(b'r{}'); signal.pause()"
+
+def idle(pipe, *_):
+    """Says that it is there, and reads nothing."""
+    socket.socket(fileno=pipe).send(b"r{}")
+    signal.pause()
 
 
 @pytest.fixture
@@ -28,15 +35,22 @@ def table():
     table.close()
 
 
+@contextmanager
+def started(main, table):
+    settings = ServerSettings(worker_start_s=60.0, worker_silence_s=1.0)
+    worker = WorkerProcess(main, table, table.descriptor, table.row(0), settings)
+    try:
+        yield worker
+    finally:
+        worker.kill("is not needed any more")
+        if worker.pipe.fileno() != -1:
+            worker.wait()
+
+
 @pytest.fixture
 def worker(table):
-    command = [sys.executable, "-c", IDLE]
-    settings = ServerSettings(worker_start_s=60.0, worker_silence_s=1.0)
-    worker = WorkerProcess(lambda pipe, *_: [*command, str(pipe)], table, table.descriptor, table.row(0), settings)
-    yield worker
-    worker.kill("is not needed any more")
-    if worker.pipe.fileno() != -1:
-        worker.wait()
+    with started(idle, table) as worker:
+        yield worker
 
 
 @pytest.fixture
@@ -55,6 +69,39 @@ def ready(worker):
 def test_its_row_tells_its_key(table, worker):
     assert table.row(0).get(KEY) == worker.key
     assert table.has(worker.key)
+
+
+def test_it_holds_no_file_of_its_parent(table):
+    here, there = socket.socketpair()
+    stdin = os.dup(0)
+    os.dup2(there.fileno(), 0)
+    with here, there, started(idle, table) as worker:
+        ready(worker)
+        os.dup2(stdin, 0)
+        os.close(stdin)
+        there.close()
+        here.settimeout(LIMIT_S)
+        assert here.recv(1) == b""
+
+
+def test_it_counts_nothing_that_its_parent_has_counted(table):
+    def tell(pipe, *_):
+        socket.socket(fileno=pipe).send(b"r" + str(METER.reading().value(Count.WORKER_RESTARTS)).encode())
+
+    METER.add(Count.WORKER_RESTARTS)
+    with started(tell, table) as worker:
+        assert eventually(worker.pipe.receive).payload == b"0"
+
+
+def test_what_its_code_wants_done_at_the_end_is_done(table):
+    def leave(pipe, *_):
+        atexit.register(socket.socket(fileno=pipe).send, b"r")
+        sys.exit(3)
+
+    with started(leave, table) as worker:
+        assert eventually(worker.pipe.receive).kind is MessageKind.READY
+        eventually(lambda: worker.exit_code is not None)
+        assert worker.exit_code == 3
 
 
 def test_what_was_handed_over_is_a_load_until_it_is_said_to_be_none(table, worker, connection):

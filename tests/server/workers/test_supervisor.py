@@ -21,50 +21,68 @@ from .whereabouts import eventually, opened
 pytestmark = pytest.mark.real
 
 
-def run(command, **settings):
-    """A server whose workers are any program; returns what ends it."""
+def wait_for_a_signal(*_):
+    signal.pause()
+
+
+def run(main, **settings):
+    """A server with workers that never serve; returns what ends it."""
     announced = []
     listener = socket.create_server(("127.0.0.1", 0))
     before = opened(os.getpid())
-    supervisor = Supervisor(listener, ServerSettings(workers=2, **settings), lambda *_: command, announced.append)
+    supervisor = Supervisor(listener, ServerSettings(workers=2, **settings), main, announced.append)
     with pytest.raises(LaunchFailed) as caught:
         supervisor.run()
     assert announced == []
     assert listener.fileno() == -1
+    del supervisor
     assert not opened(os.getpid()) - before
     return caught.value.message
 
 
-def test_a_program_that_is_not_there():
-    message = run(["/no/such/program"], worker_restarts=1)
-    assert "worker processes died more than 1 times within a minute (worker_restarts)" in message
-    assert "could not be started: No such file or directory" in message
+def test_a_worker_for_which_there_is_no_file_left():
+    pool = WorkerPool(ServerSettings(workers=2, worker_restarts=1), wait_for_a_signal, print, print)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        pool.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        pool.close()
+    assert pool.failure is not None
+    assert "worker processes died more than 1 times within a minute (worker_restarts)" in pool.failure.message
+    assert "could not be started: Too many open files" in pool.failure.message
 
 
-def test_a_program_that_ends_before_it_is_ready():
-    message = run([sys.executable, "-c", "raise SystemExit(7)"])
+def test_a_worker_that_ends_before_it_is_ready():
+    message = run(lambda *_: sys.exit(7))
     assert message == "a worker process ended with exit code 7 before it was ready: see its output"
 
 
-def test_a_program_that_is_killed_before_it_is_ready():
-    message = run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], worker_restarts=1)
+def test_a_worker_that_raises_before_it_is_ready():
+    message = run(lambda *_: divmod(1, 0))
+    assert message == "a worker process ended with exit code 1 before it was ready: see its output"
+
+
+def test_a_worker_that_is_killed_before_it_is_ready():
+    message = run(lambda *_: os.kill(os.getpid(), signal.SIGKILL), worker_restarts=1)
     assert "worker processes died more than 1 times within a minute (worker_restarts)" in message
     assert "was killed by signal 9, before it was ready" in message
 
 
-def test_a_program_that_crashes_before_it_is_ready():
-    message = run([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"])
+def test_a_worker_that_crashes_before_it_is_ready():
+    message = run(lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
     assert message == f"a worker process was killed by signal {signal.SIGSEGV:d} before it was ready: see its output"
 
 
-def test_a_program_that_does_not_become_ready():
-    message = run([sys.executable, "-c", "import signal; signal.pause()"], worker_start_s=0.2)
+def test_a_worker_that_does_not_become_ready():
+    message = run(wait_for_a_signal, worker_start_s=0.2)
     assert message.startswith("a worker process was not ready in time (worker_start_s)")
 
 
 def test_without_room_for_files_the_door_is_left_alone_for_a_while():
     listener = socket.create_server(("127.0.0.1", 0))
-    supervisor = Supervisor(listener, ServerSettings(workers=1), lambda *_: ["none"], print)
+    supervisor = Supervisor(listener, ServerSettings(workers=1), wait_for_a_signal, print)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.create_connection(listener.getsockname()):
         supervisor._listen(True)
@@ -88,7 +106,7 @@ def pool_and_started():
     started = []
     pool = WorkerPool(
         ServerSettings(workers=2),
-        lambda *_: ["sleep", "600"],
+        wait_for_a_signal,
         started.append,
         lambda worker: worker.unread_messages(),
     )

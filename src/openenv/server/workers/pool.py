@@ -14,7 +14,7 @@ from ...errors import LaunchFailed, OpenEnvError, UsageError
 from ...settings import ServerSettings
 from ...telemetry.metrics import METER, Count
 from .pipe import END_S, KEY_BYTES, MOST_SOCKETS, RUNNING_S, SETTLE_S, MessageKind
-from .process import WorkerCommand, WorkerPhase, WorkerProcess
+from .process import WorkerMain, WorkerPhase, WorkerProcess
 from .table import HELD, SharedMetrics, WorkerTable
 
 WINDOW_S = 60.0
@@ -88,7 +88,7 @@ class WorkerPool:
 
     Attributes:
         settings: The settings of the server.
-        command: Makes the command line of a worker.
+        main: What a worker process runs.
         started: Called with each worker process that was started.
         ended: Called with each worker process that has ended, before its pipe is closed.
         workers: All worker processes.
@@ -98,7 +98,7 @@ class WorkerPool:
     """
 
     settings: ServerSettings
-    command: WorkerCommand
+    main: WorkerMain
     started: Callable[[WorkerProcess], None]
     ended: Callable[[WorkerProcess], None]
     workers: list[WorkerProcess] = field(default_factory=list)
@@ -282,7 +282,7 @@ class WorkerPool:
 
     def _start(self) -> WorkerProcess:
         row = self._free_rows[0]
-        worker = WorkerProcess(self.command, self.table, self._metrics.descriptor, row, self.settings)
+        worker = WorkerProcess(self.main, self.table, self._metrics.descriptor, row, self.settings)
         self._free_rows.popleft()
         self.workers.append(worker)
         self.started(worker)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
+import os
 import secrets
-import subprocess
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from enum import Enum
 from types import FrameType
 
 from ..._processes import signals, signals_held_back
 from ...settings import ServerSettings
+from ...telemetry.metrics import METER
 from .pipe import MessageKind, Pipe, PipeMessage, close_all
 from .table import BEAT, DECIDED, DRIFT, KEY, WorkerRow, WorkerTable
 
@@ -38,8 +43,8 @@ class SilenceDetector:
         return now - self._changed > self._silence_s
 
 
-WorkerCommand = Callable[[int, int, int, int], list[str]]
-"""The command line of a worker, given the descriptors of its pipe, the table and the metrics, and its row."""
+WorkerMain = Callable[[int, int, int, int], None]
+"""Runs a worker in its process, given the descriptors of its pipe, the table and the metrics, and its row."""
 
 # Signals that end a process because of its own code.
 CRASHES = set(signals("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"))
@@ -51,6 +56,31 @@ def ignore_signal(number: int, frame: FrameType | None) -> None:
     """A signal handler that does nothing. Child processes do not inherit it, unlike SIG_IGN."""
 
 
+def _run(main: WorkerMain, inherited: tuple[int, int, int], row: int) -> None:
+    """Runs a worker in the process that was forked for it, without what belongs to the parent."""
+    METER.reset()
+    signal.set_wakeup_fd(-1)
+    for number in signals("SIGCHLD"):
+        signal.signal(number, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    _close_others({0, 1, 2, parent.sentinel, *inherited})
+    silence = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(silence, 0)
+    os.close(silence)
+    try:
+        main(*inherited, row)
+    finally:
+        atexit._run_exitfuncs()  # a fork of `multiprocessing` does so since Python 3.14 only
+
+
+def _close_others(kept: Collection[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are all that is wanted
+        if int(name) not in kept:
+            with suppress(OSError):  # the one that lists them
+                os.close(int(name))
+
+
 class WorkerPhase(Enum):
     STARTING = "starting"
     READY = "ready"
@@ -59,10 +89,10 @@ class WorkerPhase(Enum):
 
 
 class WorkerProcess:
-    """One worker process, from its start until it is reaped.
+    """One worker process, from its start until it is reaped: a fork, which has what this process has imported.
 
     Args:
-        command: Makes its command line.
+        main: What it runs.
         table: The shared table.
         metrics: Descriptor of the shared metrics.
         row: A free row, for this worker.
@@ -72,13 +102,12 @@ class WorkerProcess:
         phase: Starting, serving, leaving, or ended.
         deadline: When it is killed unless it is ready or has ended by then; None for never.
         complaint: Why it cannot start, as the worker reported it.
+        pid: Its process.
         pipe: The parent's end of the pipe to it.
         ready_at: When it became ready.
     """
 
-    def __init__(
-        self, command: WorkerCommand, table: WorkerTable, metrics: int, row: WorkerRow, settings: ServerSettings
-    ):
+    def __init__(self, main: WorkerMain, table: WorkerTable, metrics: int, row: WorkerRow, settings: ServerSettings):
         self.row = row
         self.key = secrets.randbits(62) or 1
         self.phase = WorkerPhase.STARTING
@@ -88,29 +117,30 @@ class WorkerProcess:
         self._silence_s = settings.worker_silence_s
         self._handed = 0
         self._killed_for: str | None = None
-        row.set(KEY, self.key)
         # The worker's end stays open here as well: what a worker leaves unread when it dies can be read back.
         self.pipe, self._far = Pipe.pair()
+        row.set(KEY, self.key)
         inherited = self._far.fileno(), table.descriptor, metrics
-        # Signals are held back until the worker knows what to do with them: a mask is inherited, a handler is not.
+        forks = multiprocessing.get_context("fork")
+        self._process = forks.Process(target=_run, args=(main, inherited, row.index), name="openenv-worker")
         try:
-            with signals_held_back(GROUP_SIGNALS):
-                self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                    command(*inherited, row.index), pass_fds=inherited, stdin=subprocess.DEVNULL
-                )
+            with signals_held_back(GROUP_SIGNALS):  # the worker heeds them once it has handlers of its own
+                self._process.start()
         except OSError:
             self.unread_messages()
             row.clear()
             raise
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self._exit_code: int | None = None
 
     @property
     def exit_code(self) -> int | None:
         """Its exit code; None while it lives."""
-        return self._process.poll()
+        if self._exit_code is None and (code := self._process.exitcode) is not None:
+            self._exit_code = code
+            self._process.close()
+        return self._exit_code
 
     @property
     def load(self) -> int:
@@ -165,7 +195,8 @@ class WorkerProcess:
         """
         self.deadline = None
         self._killed_for = self._killed_for or reason
-        self._process.kill()
+        if self.exit_code is None:
+            self._process.kill()
 
     @property
     def killed(self) -> bool:
@@ -182,7 +213,8 @@ class WorkerProcess:
 
     def wait(self) -> None:
         """Waits until the killed process has ended."""
-        self._process.wait()
+        while self.exit_code is None:
+            self._process.join()
         for message in self.unread_messages():
             close_all(message.sockets)
 

@@ -17,7 +17,7 @@ from ..._processes import signals
 from ...settings import ServerSettings
 from .pipe import EXHAUSTED_S, KEY_BYTES, MOST_SOCKETS, UNDECIDED_S, MessageKind, PipeMessage, close_all
 from .pool import WorkerPool
-from .process import WorkerCommand, WorkerProcess, ignore_signal
+from .process import WorkerMain, WorkerProcess, ignore_signal
 
 
 def least_loaded(loads: Sequence[int], after: int) -> int:
@@ -177,7 +177,7 @@ class Supervisor:
     Args:
         listener: The listening socket; this object owns it from now on.
         settings: The settings of the server.
-        command: Makes the command line of a worker.
+        main: What a worker process runs.
         on_ready: Called once, when all workers are ready, with the environment: `name`, and `limit` if it is known.
     """
 
@@ -185,7 +185,7 @@ class Supervisor:
         self,
         listener: socket.socket,
         settings: ServerSettings,
-        command: WorkerCommand,
+        main: WorkerMain,
         on_ready: Callable[[dict[str, Any]], None],
     ):
         self._grace_s = settings.grace_s
@@ -193,7 +193,7 @@ class Supervisor:
         self._serves: dict[str, Any] = {}
         self._announced = False
         self._acceptor = Acceptor(listener)
-        self._pool = WorkerPool(settings, command, self._started, self._ended)
+        self._pool = WorkerPool(settings, main, self._started, self._ended)
         self._selector = selectors.DefaultSelector()
         self._taking: list[WorkerProcess] = []
         self._listening = False

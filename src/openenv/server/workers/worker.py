@@ -255,8 +255,6 @@ class Membership:
             signal.signal(number, ignore_signal)
         if sys.platform != "win32":
             signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
-        for descriptor in (pipe, table, metrics):
-            os.set_inheritable(descriptor, False)
         self.pipe = Pipe(socket.socket(fileno=pipe))
         exit_with_parent(pipe)
         self.table = WorkerTable(descriptor=table)
