@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from openenv.cli.main import app
 from openenv.cli.serve import announce, facts_of, serve, worker_app
-from openenv.cli.serve import worker_command as command_of_worker
 from openenv.envs.echo.models import EchoAction, EchoObservation
 from openenv.envs.echo.server.echo_environment import EchoEnvironment
 from openenv.errors import UsageError
@@ -246,22 +245,6 @@ def test_a_worker_that_nobody_told_what_to_serve():
     assert "OPENENV_TARGET" not in os.environ
     with pytest.raises(UsageError, match="openenv serve"):
         worker_app()
-
-
-def test_a_worker_runs_as_the_server_was_started():
-    command = command_of_worker(3, 4, 5, 0)
-    assert command[0] == sys.executable
-    assert command[-9:] == ["worker", "--pipe", "3", "--table", "4", "--ledger", "5", "--row", "0"]
-
-
-@pytest.mark.parametrize(("path", "looks_there"), [([""], True), (["/somewhere"], False)])
-def test_a_worker_looks_for_modules_where_the_server_does(monkeypatch, path, looks_there):
-    monkeypatch.setattr(sys, "path", path)
-    assert ("-P" not in command_of_worker(3, 4, 5, 0)) is looks_there
-
-
-def test_the_command_of_workers_is_not_for_people():
-    assert "worker " not in CliRunner().invoke(app, ["--help"]).output
 
 
 def test_where_connections_cannot_be_passed_several_workers_are_refused(monkeypatch):
