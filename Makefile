@@ -117,12 +117,12 @@ check: install ## Lint, format, types (of the documents' examples, on macOS and 
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/python scripts/check_names.py
-	@$(BIN)/mypy --no-error-summary & types=$$!; \
-		for system in darwin win32; do \
-			$(BIN)/mypy --no-error-summary --platform $$system --cache-dir .mypy_cache/$$system -p openenv || exit 1; \
-		done & systems=$$!; \
-		$(BIN)/python -m tests.docs.check_types; examples=$$?; \
-		wait $$types && wait $$systems && exit $$examples
+	@for system in darwin win32; do \
+		$(BIN)/mypy --no-error-summary --platform $$system --cache-dir .mypy_cache/$$system -p openenv || exit 1; \
+	done & systems=$$!; \
+	$(BIN)/mypy --no-error-summary; types=$$?; \
+	$(BIN)/python -m tests.docs.check_types; examples=$$?; \
+	wait $$systems && exit $$((types + examples))
 	@$(BIN)/lint-imports --no-logo >$(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 
 format: install ## Fix what ruff can fix

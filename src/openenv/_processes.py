@@ -10,9 +10,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._imports import module_or_none
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 # The module `resource` of POSIX; None on Windows.
 _resource: Any = module_or_none("resource")
@@ -88,6 +91,15 @@ def fork() -> int:
     if sys.platform == "win32":
         raise OSError("Windows has no fork")
     return os.fork()
+
+
+def fork_process(name: str, target: Callable[..., object], *arguments: Any) -> BaseProcess:
+    """A process, not started yet, that forks and calls a function. Raises `OSError` unless `can_fork`."""
+    if sys.platform == "win32":
+        raise OSError("Windows has no fork")
+    import multiprocessing  # noqa: PLC0415 - only the parent of workers needs it
+
+    return multiprocessing.get_context("fork").Process(name=name, target=target, args=arguments)
 
 
 def die_with_parent(number: int = KILL) -> None:

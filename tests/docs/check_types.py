@@ -26,16 +26,8 @@ from .page import PAGES, ROOT, Block, Page
 
 _INIT = re.compile(r"openenv init (\w+)$", re.MULTILINE)
 _IMPORT = r"^(\s*)(from|import) ({})\b"
-# Pyright reads the SDKs of models: they would be half of what mypy reads, too.
-_MYPY = """[mypy]
-strict = true
-ignore_missing_imports = true
-disallow_subclassing_any = false
-disallow_untyped_decorators = false
-
-[mypy-anthropic.*,google.*,inspect_ai.*,openai.*]
-follow_imports = skip
-"""
+# All programs are in one package, which has options of its own in pyproject.toml.
+_PAGES = "document_pages"
 _PYRIGHT = {
     "pythonVersion": "3.11",
     "reportMissingImports": "none",
@@ -67,7 +59,7 @@ class Program:
 
     def moved(self, older: str, package: str) -> Program:
         """The same file in another package."""
-        lines = [line.replace(f" {older}.", f" {package}.") for line in self.lines]
+        lines = [line.replace(f" {_PAGES}.{older}.", f" {_PAGES}.{package}.") for line in self.lines]
         return Program(Path(package, *self.path.parts[1:]), lines, self.places)
 
 
@@ -92,7 +84,7 @@ def programs_of(page: Page) -> list[Program]:
             older, package = package, f"{package}_"
             files = {Path(package, *other.parts[1:]): files[other].moved(older, package) for other in files}
             path = Path(package, *path.parts[1:])
-        source = imported.sub(rf"\1\2 {package}.\3", block.source)
+        source = imported.sub(rf"\1\2 {_PAGES}.{package}.\3", block.source)
         if block.title:
             files[path] = Program(path)
             files[path].add(source, block)
@@ -128,12 +120,12 @@ def check(pages: Iterable[Page]) -> list[str]:
         programs = {}
         for page in pages:
             for program in programs_of(page):
-                path = folder / program.path
+                path = folder / _PAGES / program.path
                 path.parent.mkdir(parents=True, exist_ok=True)
                 for parent in path.relative_to(folder).parents[:-1]:
                     (folder / parent / "__init__.py").touch()
                 path.write_text("\n".join(program.lines) + "\n", encoding="utf-8")
-                programs[path] = program
+                programs[program.path] = program
         complaints = set()
         for path, line, message in [*_mypy(folder), *_pyright(folder)]:
             place = programs[path].places[line - 1]
@@ -142,16 +134,20 @@ def check(pages: Iterable[Page]) -> list[str]:
         return sorted(complaints)
 
 
+def _program(file: str) -> Path:
+    """Where a file is in the package of all programs. What mypy has cached is in a folder of an earlier run."""
+    return Path(file.partition(f"/{_PAGES}/")[2])
+
+
 def _mypy(folder: Path) -> list[tuple[Path, int, str]]:
-    cache = ROOT / ".mypy_cache" / "docs"
-    (folder / "mypy.ini").write_text(_MYPY)
-    command = [sys.executable, "-m", "mypy", f"--cache-dir={cache}", "--output=json", "."]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    # In the project's folder and with its options: what `make check` has cached of other packages serves here, too.
+    command = [sys.executable, "-m", "mypy", "--output=json", str(folder / _PAGES)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.stderr:
         raise RuntimeError(done.stderr)
     found = [json.loads(line) for line in done.stdout.splitlines() if line]
     return [
-        (folder / each["file"], each["line"], f"mypy: {each['message']} [{each['code']}]")
+        (_program(each["file"]), each["line"], f"mypy: {each['message']} [{each['code']}]")
         for each in found
         if each["severity"] == "error"
     ]
@@ -163,7 +159,11 @@ def _pyright(folder: Path) -> list[tuple[Path, int, str]]:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)["generalDiagnostics"]
     return [
-        (Path(each["file"]), each["range"]["start"]["line"] + 1, f"pyright: {each['message']} [{each.get('rule')}]")
+        (
+            _program(each["file"]),
+            each["range"]["start"]["line"] + 1,
+            f"pyright: {each['message']} [{each.get('rule')}]",
+        )
         for each in found
         if each["severity"] == "error"
     ]

@@ -63,8 +63,8 @@ def test_files_are_modules_of_their_page_and_replace_those_of_a_project() -> Non
     )
     main, *files = programs_of(page(text))
     assert main.lines == [
-        "from docs_some_page_md.my_env import MyEnv",
-        "from docs_some_page_md_.my_env.models import SIDES",
+        "from document_pages.docs_some_page_md.my_env import MyEnv",
+        "from document_pages.docs_some_page_md_.my_env.models import SIDES",
     ]
     models = {str(file.path): file for file in files if file.path.name == "models.py"}
     assert models["docs_some_page_md_/my_env/models.py"].lines == ["SIDES = 2"]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from enum import Enum
 from types import FrameType
 
-from ..._processes import signals, signals_held_back
+from ..._processes import fork_process, signals, signals_held_back
 from ...settings import ServerSettings
 from ...telemetry.metrics import METER
 from .pipe import MessageKind, Pipe, PipeMessage, close_all
@@ -121,8 +121,7 @@ class WorkerProcess:
         self.pipe, self._far = Pipe.pair()
         row.set(KEY, self.key)
         inherited = self._far.fileno(), table.descriptor, metrics
-        forks = multiprocessing.get_context("fork")
-        self._process = forks.Process(target=_run, args=(main, inherited, row.index), name="openenv-worker")
+        self._process = fork_process("openenv-worker", _run, main, inherited, row.index)
         try:
             with signals_held_back(GROUP_SIGNALS):  # the worker heeds them once it has handlers of its own
                 self._process.start()
