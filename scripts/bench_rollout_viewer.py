@@ -43,7 +43,7 @@ def main() -> None:
     for name, default in (("--rollouts", 10_000), ("--turns", 20), ("--tokens", 0)):
         parser.add_argument(name, type=int, default=default)
     given = parser.parse_args()
-    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-headless-shell")
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
         size = write(folder, given.rollouts, given.turns, given.tokens)
