@@ -71,7 +71,7 @@ class LoadPlan:
 SHORT = LoadPlan(
     rule=ScalingRule(least=1, most=2, utilization=0.75, settle_s=2.0),
     slots=4,
-    users=((0, 1), (1, 5), (8, 5), (9, 1)),
+    users=((0, 1), (1, 5), (25, 5), (26, 1)),  # a busy machine takes a while to start the second server
     steps=(2, 4),
 )
 
