@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -143,3 +144,12 @@ def test_nobody_is_replaced_by_a_server_that_ends(pool_and_started):
     pool.replace_all()
     pool.turn(time.monotonic())
     assert len(started) == 2
+
+
+def test_what_workers_have_from_their_parent_draws_no_random_numbers_that_are_the_same_in_all():
+    """Python seeds its generator anew in a fork; numpy does not."""
+    modules = (
+        "openenv.cli.serve, openenv.server.app, openenv.server.workers.supervisor, openenv.server.workers.worker"
+    )
+    program = f"import sys, {modules}; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
