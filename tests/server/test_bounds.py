@@ -34,11 +34,11 @@ def tools(**settings):
 
 
 def fast(app):
-    return served(app, loop="uvloop", http=HTTPProtocol, ws=FastPath)
+    return served(app, receive_buffer=MIB, loop="uvloop", http=HTTPProtocol, ws=FastPath)
 
 
 def stock(app):
-    return served(app, http=HTTPProtocol)
+    return served(app, receive_buffer=MIB, http=HTTPProtocol)
 
 
 def taken(raw: socket.socket, message: bytes, most: int = 64) -> int:

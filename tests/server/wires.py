@@ -190,13 +190,18 @@ def asgi(app: FastAPI) -> Iterator[Any]:
 
 
 @contextmanager
-def served(app: Any, first: Callable[[str], None] | None = None, **options: Any) -> Iterator[str]:
+def served(
+    app: Any, first: Callable[[str], None] | None = None, receive_buffer: int | None = None, **options: Any
+) -> Iterator[str]:
     """The app under a real uvicorn, on a port of its own; yields `host:port`.
 
     What `first` does with that address is done before the server begins: what it sends is there as soon as its
-    connection is accepted, so a client that is slow to speak makes no difference.
+    connection is accepted, so a client that is slow to speak makes no difference. With a `receive_buffer`, the kernel
+    keeps so many bytes of a connection, and no more; else it may keep 32 MiB of a server that is slow to read.
     """
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    if receive_buffer is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     if first is not None:
         first(f"127.0.0.1:{listener.getsockname()[1]}")
     config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=5, **options)
