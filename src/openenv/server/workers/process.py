@@ -8,7 +8,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from types import FrameType
@@ -53,32 +53,27 @@ GROUP_SIGNALS = set(signals("SIGINT", "SIGTERM", "SIGHUP"))
 
 
 def ignore_signal(number: int, frame: FrameType | None) -> None:
-    """A signal handler that does nothing. Child processes do not inherit it, unlike SIG_IGN."""
+    """A signal handler that does nothing. Programs that this process starts do not inherit it, unlike SIG_IGN."""
 
 
 def _run(main: WorkerMain, inherited: tuple[int, int, int], row: int) -> None:
     """Runs a worker in the process that was forked for it, without what belongs to the parent."""
     METER.reset()
     signal.set_wakeup_fd(-1)
-    for number in signals("SIGCHLD"):
-        signal.signal(number, signal.SIG_DFL)
+    for sent in signals("SIGCHLD"):
+        signal.signal(sent, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    _close_others({0, 1, 2, parent.sentinel, *inherited})
-    silence = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(silence, 0)
-    os.close(silence)
+    kept = {0, 1, 2, parent.sentinel, *inherited}
+    for number in {int(name) for name in os.listdir("/proc/self/fd")} - kept:  # noqa: PTH208 - only names are wanted
+        with suppress(OSError):  # the one that has listed them
+            os.close(number)
+    with open(os.devnull, "rb") as silence:  # noqa: PTH123 - a device
+        os.dup2(silence.fileno(), 0)
     try:
         main(*inherited, row)
     finally:
         atexit._run_exitfuncs()  # a fork of `multiprocessing` does so since Python 3.14 only
-
-
-def _close_others(kept: Collection[int]) -> None:
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are all that is wanted
-        if int(name) not in kept:
-            with suppress(OSError):  # the one that lists them
-                os.close(int(name))
 
 
 class WorkerPhase(Enum):
