@@ -23,8 +23,6 @@ from typing import Any, Self
 
 _MOST_BYTES = 1 << 18
 _MOST_DESCRIPTORS = 16
-# Higher than the numbers of descriptors that a fork may have.
-_HIGH = 200
 
 
 class WarmPython:
@@ -173,8 +171,9 @@ def _serve(orders: socket.socket) -> None:
 def _become(order: dict[str, Any], descriptors: list[int]) -> None:
     """Makes this process what the order says, and runs its program. Errors end it as they end Python."""
     os.setsid()
-    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _HIGH) for each in descriptors]
-    os.closerange(3, _HIGH)
+    above = 1 + max(*order["numbers"], *map(int, os.listdir("/proc/self/fd")))
+    high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in descriptors]
+    os.closerange(3, above)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

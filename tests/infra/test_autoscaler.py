@@ -109,10 +109,11 @@ async def spread(gateway: Gateway, fleet: Autoscaler, stack: AsyncExitStack) -> 
         homes = [(await kept[0].reset()).metadata["pid"]]
         await accepting(gateway, fleet, 2)
         while len(kept) < 2:
-            env = PlacedEnv(gateway.url, api_key=fleet.api_key)
-            pid = (await env.reset()).metadata["pid"]
-            await (stack if pid not in homes else some).enter_async_context(env)
-            kept += [env] if pid not in homes else []
+            async with AsyncExitStack() as attempt:  # closed at once: a server that is chosen again must not become full
+                env = await opened(gateway, fleet, attempt)
+                if (await env.reset()).metadata["pid"] not in homes:
+                    await stack.enter_async_context(attempt.pop_all())
+                    kept.append(env)
     return kept
 
 

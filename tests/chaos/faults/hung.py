@@ -49,7 +49,7 @@ def _hung(trial: Trial, form: str, settings: dict[str, Any], beyond: bool = Fals
     server = trial.serve(form, sessions=2 * SESSIONS, settings=settings)
     isolated = "OPENENV_ISOLATION" in settings
     # Two hundred processes take a while to be made: not all within the time for one call.
-    plan = {"pace_s": 0.4, "connecting": 4, "vector": 20} if isolated else {}
+    plan = {"pace_s": 0.4, "connecting": 4, "vector": 4} if isolated else {}
     crowd = trial.crowd(server.url, timeout_s=TIMEOUT_S, **plan)
     crowd.say("phase before")
     time.sleep(BEFORE_S)
