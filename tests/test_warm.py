@@ -30,5 +30,5 @@ def test_a_fork_has_its_descriptors_whatever_their_numbers(tmp_path: Path, first
         process = python.run(str(program), *map(str, numbers), descriptors=dict.fromkeys(numbers, writing))
         os.close(writing)
         assert process.wait() == 0
-    with open(reading) as said:
+    with os.fdopen(reading) as said:
         assert said.read().split() == [str(each) for each in numbers]

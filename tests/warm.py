@@ -171,7 +171,7 @@ def _serve(orders: socket.socket) -> None:
 def _become(order: dict[str, Any], descriptors: list[int]) -> None:
     """Makes this process what the order says, and runs its program. Errors end it as they end Python."""
     os.setsid()
-    above = 1 + max(*order["numbers"], *map(int, os.listdir("/proc/self/fd")))
+    above = 1 + max(*order["numbers"], *(int(each.name) for each in Path("/proc/self/fd").iterdir()))
     high = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in descriptors]
     os.closerange(3, above)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -109,7 +109,7 @@ async def spread(gateway: Gateway, fleet: Autoscaler, stack: AsyncExitStack) -> 
         homes = [(await kept[0].reset()).metadata["pid"]]
         await accepting(gateway, fleet, 2)
         while len(kept) < 2:
-            async with AsyncExitStack() as attempt:  # closed at once: a server that is chosen again must not become full
+            async with AsyncExitStack() as attempt:  # ends at once: a server that is chosen again must not get full
                 env = await opened(gateway, fleet, attempt)
                 if (await env.reset()).metadata["pid"] not in homes:
                     await stack.enter_async_context(attempt.pop_all())

@@ -9,8 +9,7 @@ from openenv.errors import ConnectTimeout, FactoryFailed, OpenEnvError, StepFail
 from openenv.telemetry.metrics import (
     BUCKET_BOUNDS,
     CELLS,
-    LAYOUT,
-    LAYOUT_CELL,
+    KEY_CELL,
     PID_CELL,
     Count,
     Gauge,
@@ -40,7 +39,7 @@ def test_every_number_has_a_cell_of_its_own():
     cells += [cell for phase in Phase for cell in range(phase.cell, phase.cell + 65)]
     assert len(set(cells)) == len(cells)
     assert max(cells) < CELLS
-    assert not {LAYOUT_CELL, PID_CELL} & set(cells)
+    assert not {PID_CELL, KEY_CELL} & set(cells)
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e-7, 3e-6, 0.0007, 0.5, 1.0, 59.0, 137.0])
@@ -107,7 +106,7 @@ def test_it_moves_with_all_that_it_has_counted(meter):
     meter.move(cells, lambda: [Reading(cells.tolist())] * 2)
     meter.observe(Phase.STEP, 0.1)
     assert cells[Count.WORKER_RESTARTS.cell] == 6
-    assert (cells[PID_CELL], cells[LAYOUT_CELL]) == (os.getpid(), LAYOUT)
+    assert cells[PID_CELL] == os.getpid()
     assert sum(total(meter.readings()).histogram(Phase.STEP).counts) == 4
     meter.leave()
     meter.observe(Phase.STEP, 0.1)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
@@ -27,6 +27,10 @@ from ..server.auth import NO_KEYS, Keyring, Origins
 from ..settings import CaptureSettings, ServerSettings, Setting, is_loopback
 from ..telemetry import logs
 from .terminal import complete_target, cut
+
+if TYPE_CHECKING:
+    from ..server.workers.pipe import Pipe
+    from ..server.workers.table import SharedMetrics, WorkerRow, WorkerTable
 
 KEY_BYTES = 24
 
@@ -216,13 +220,12 @@ def run_workers(settings: ServerSettings, listener: socket.socket, ready: Callab
     return Supervisor(listener, settings, run_worker, ready).run()
 
 
-def run_worker(pipe: int, table: int, metrics: int, row: int) -> None:
+def run_worker(pipe: Pipe, table: WorkerTable, metrics: SharedMetrics, row: WorkerRow) -> None:
     """Serves what OPENENV_TARGET names, in a worker process, on connections from its parent.
 
     Args:
-        pipe: Descriptor of its end of the pipe to the parent.
-        table: Descriptor of the shared table.
-        metrics: Descriptor of the shared metrics.
+        pipe: Its end of the pipe to the parent.
+        table, metrics: What all workers share.
         row: Its row in both.
     """
     from ..server.workers.serving import tune_process

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import zlib
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
@@ -16,7 +15,7 @@ from ..errors import OpenEnvError
 # A page of memory, so that the cells of two processes share no line of the CPU's cache.
 CELLS = 512
 
-LAYOUT_CELL, PID_CELL, KEY_CELL = 0, 1, 2
+PID_CELL, KEY_CELL = 0, 1
 _FIRST_GAUGE, _FIRST_COUNT, FIRST_ERROR, _FIRST_PHASE = 3, 20, 24, 96
 # Bucket k of a histogram counts durations from 2^(k-1) to 2^k nanoseconds: k is the number's `bit_length`, so every
 # duration has a bucket.
@@ -96,10 +95,6 @@ ERRORS: tuple[tuple[type[OpenEnvError], str], ...] = (
 assert FIRST_ERROR + len(ERRORS) <= _FIRST_PHASE
 assert _FIRST_PHASE + len(Phase) * _PHASE_CELLS <= CELLS
 
-# A fingerprint of the cells' layout: processes of two versions may share memory while workers are replaced.
-LAYOUT = 1 + zlib.crc32(repr([*Gauge, *Count, *Phase, *ERRORS]).encode())
-
-
 _LASTING = (
     *(count.cell for count in Count),
     *range(FIRST_ERROR, FIRST_ERROR + len(ERRORS)),
@@ -139,11 +134,6 @@ class Reading:
         """The key of the worker process, as in the protocol and `GET /sessions`; empty for a single process."""
         return format(self.cells[KEY_CELL], "x") if self.cells[KEY_CELL] else ""
 
-    @property
-    def legible(self) -> bool:
-        """Whether it was written by a process with the same layout of cells."""
-        return self.cells[LAYOUT_CELL] == LAYOUT
-
     def value(self, what: Gauge | Count) -> int:
         return self.cells[what.cell]
 
@@ -168,7 +158,6 @@ def total(readings: Iterable[Reading]) -> Reading:
     for reading in readings:
         cells = [mine + more for mine, more in zip(cells, reading.cells, strict=True)]
     cells[PID_CELL] = cells[KEY_CELL] = 0
-    cells[LAYOUT_CELL] = LAYOUT
     return Reading(cells)
 
 
@@ -228,7 +217,6 @@ class Meter:
     def start(self) -> None:
         """Starts counting, as a process that serves sessions."""
         self.on = True
-        self.cells[LAYOUT_CELL] = LAYOUT
         self.cells[PID_CELL] = os.getpid()
 
     def observe(self, phase: Phase, seconds: float) -> None:
@@ -282,7 +270,7 @@ class Meter:
         """
         for cell, value in enumerate(self.cells):
             if value:
-                cells[cell] = value if cell in (LAYOUT_CELL, PID_CELL, KEY_CELL) else cells[cell] + value
+                cells[cell] = value if cell in (PID_CELL, KEY_CELL) else cells[cell] + value
         self.cells, self._read_all = cells, read_all
 
     def leave(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from openenv.server.workers.pipe import MessageKind
 from openenv.server.workers.process import WorkerPhase, WorkerProcess
-from openenv.server.workers.table import BEAT, DRIFT, KEY, WorkerTable
+from openenv.server.workers.table import BEAT, DRIFT, KEY, SharedMetrics, WorkerTable
 from openenv.settings import ServerSettings
 from openenv.telemetry.metrics import METER, Count
 
@@ -24,7 +24,7 @@ LIMIT_S = 10.0
 
 def idle(pipe, *_):
     """Says that it is there, and reads nothing."""
-    socket.socket(fileno=pipe).send(b"r{}")
+    pipe.send(MessageKind.READY, b"{}")
     signal.pause()
 
 
@@ -38,13 +38,15 @@ def table():
 @contextmanager
 def started(main, table):
     settings = ServerSettings(worker_start_s=60.0, worker_silence_s=1.0)
-    worker = WorkerProcess(main, table, table.descriptor, table.row(0), settings)
+    metrics = SharedMetrics(1)
+    worker = WorkerProcess(main, table, metrics, table.row(0), settings)
     try:
         yield worker
     finally:
         worker.kill("is not needed any more")
         if worker.pipe.fileno() != -1:
             worker.wait()
+        metrics.close()
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ def test_it_holds_no_file_of_its_parent(table):
 
 def test_it_counts_nothing_that_its_parent_has_counted(table):
     def tell(pipe, *_):
-        socket.socket(fileno=pipe).send(b"r" + str(METER.reading().value(Count.WORKER_RESTARTS)).encode())
+        pipe.send(MessageKind.READY, str(METER.reading().value(Count.WORKER_RESTARTS)).encode())
 
     METER.add(Count.WORKER_RESTARTS)
     with started(tell, table) as worker:
@@ -95,7 +97,7 @@ def test_it_counts_nothing_that_its_parent_has_counted(table):
 
 def test_what_its_code_wants_done_at_the_end_is_done(table):
     def leave(pipe, *_):
-        atexit.register(socket.socket(fileno=pipe).send, b"r")
+        atexit.register(pipe.send, MessageKind.READY)
         sys.exit(3)
 
     with started(leave, table) as worker:

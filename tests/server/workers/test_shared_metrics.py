@@ -1,31 +1,29 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
+from multiprocessing import Pipe
 
 import pytest
 
+from openenv._processes import fork_process
+from openenv.errors import StepFailed
 from openenv.server.workers.table import SharedMetrics
-from openenv.telemetry.metrics import LAYOUT_CELL, METER, Count, Gauge, Phase, total
+from openenv.telemetry.metrics import METER, Count, Gauge, Phase, total
 
 pytestmark = pytest.mark.real
 
-# A worker process: counts, and ends when it is told to.
-WORKER = """
-import sys
-from openenv.errors import StepFailed
-from openenv.telemetry.metrics import METER, Gauge, Phase
-from openenv.server.workers.table import SharedMetrics
 
-SharedMetrics(descriptor=int(sys.argv[1])).join(int(sys.argv[2]), 0xabc)
-METER.start()
-METER.observe_many(Phase.STEP, 0.5, 10)
-METER.failed(StepFailed("it raised"))
-METER.add(Gauge.LIVE, 3)
-print("ready", flush=True)
-sys.stdin.read()
-"""
+def count(metrics, row, ready):
+    """A worker process: counts, until it is killed."""
+    METER.reset()
+    metrics.join(row, 0xABC)
+    METER.start()
+    METER.observe_many(Phase.STEP, 0.5, 10)
+    METER.failed(StepFailed("it raised"))
+    METER.add(Gauge.LIVE, 3)
+    os.write(ready, b"ready")
+    signal.pause()
 
 
 @pytest.fixture
@@ -45,20 +43,20 @@ def worker(metrics):
     started = []
 
     def start(row):
-        process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(metrics.descriptor), str(row)],
-            pass_fds=[metrics.descriptor],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        reading, writing = os.pipe()
+        process = fork_process("counts", count, metrics, row, writing)
+        process.start()
         started.append(process)
-        assert process.stdout.readline() == b"ready\n"
+        assert os.read(reading, 5) == b"ready"
+        os.close(reading)
+        os.close(writing)
         return process
 
     yield start
     for process in started:
         process.kill()
-        process.communicate()
+        process.join()
+        process.close()
 
 
 def steps(metrics):
@@ -80,7 +78,7 @@ def test_the_counters_of_the_dead_are_kept_and_their_gauges_are_not(metrics, wor
     worker(0)
     victim = worker(1)
     victim.kill()
-    victim.wait()
+    victim.join()
     assert steps(metrics) == 20  # also before anybody has noticed
     metrics.fold(1)
     assert steps(metrics) == 20
@@ -99,16 +97,17 @@ def test_a_row_begins_with_nothing_for_the_next_worker(metrics, worker):
 
 
 def test_what_the_parent_counts_is_seen_by_all(metrics):
+    here, there = Pipe()
+
+    def look():
+        there.recv()
+        there.send(total(metrics.readings()).value(Count.WORKER_RESTARTS))
+
+    process = fork_process("looks", look)
+    process.start()
     METER.add(Count.WORKER_RESTARTS, 2)
-    other = SharedMetrics(descriptor=os.dup(metrics.descriptor))
-    found = total(other.readings()).value(Count.WORKER_RESTARTS)
-    other.close()
-    assert found == metrics.before.value(Count.WORKER_RESTARTS) + 2
-
-
-def test_a_row_of_another_version_is_left_out(metrics, worker):
-    worker(0)
-    metrics._row(1)[LAYOUT_CELL] += 1
-    assert steps(metrics) == 0
-    metrics.fold(0)
-    assert steps(metrics) == 0
+    with here, there:
+        here.send("now")
+        assert here.recv() == metrics.before.value(Count.WORKER_RESTARTS) + 2
+    process.join()
+    process.close()

@@ -1,32 +1,26 @@
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
+from multiprocessing import Pipe
 
 import pytest
 
+from openenv._processes import fork_process
 from openenv.server.workers.table import ASIDE, FIRST, HELD, KEY, LEAVING, WAITING, WorkerTable
 
 LIMIT_S = 20.0
 
-# A process that adds to its row under the lock, or takes the lock and keeps it.
-OTHER = """
-import sys
-from openenv.server.workers.table import HELD, WorkerTable
-table, row = WorkerTable(descriptor=int(sys.argv[1])), int(sys.argv[2])
-print("there", flush=True)
-sys.stdin.readline()
-if row < 0:
-    with table:
-        print("locked", flush=True)
-        sys.stdin.readline()
-for _ in range(5000):
-    with table:
-        if table.total(HELD) < 1000:
-            table.row(row).add(HELD, 1)
-"""
+
+def count(table, row, end):
+    """Adds to its row under the lock; without a row, takes the lock and keeps it."""
+    end.recv()
+    if row is None:
+        with table:
+            end.send("locked")
+            end.recv()
+    for _ in range(5000):
+        with table:
+            if table.total(HELD) < 1000:
+                table.row(row).add(HELD, 1)
 
 
 @pytest.fixture
@@ -37,20 +31,20 @@ def table():
 
 
 def other(table, row):
-    process = subprocess.Popen(
-        [sys.executable, "-c", OTHER, str(table.descriptor), str(row)],
-        pass_fds=[table.descriptor],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout.readline() == "there\n"
-    return process
+    """A process that has begun to count, and the pipe to it."""
+    here, there = Pipe()
+    process = fork_process("counts", count, table, row, there)
+    process.start()
+    there.close()
+    here.send("go")
+    return process, here
 
 
-def end(*processes):
-    for process in processes:
-        process.communicate(timeout=LIMIT_S)
+def end(process, pipe):
+    process.join(LIMIT_S)
+    pipe.close()
+    assert process.exitcode is not None
+    process.close()
 
 
 def test_rows_are_counted_together(table):
@@ -85,37 +79,29 @@ def test_who_waits_longest(table):
 
 
 def test_shares_of_keys_are_counted_beside_the_rows():
-    here = WorkerTable(3, holders=11)
-    there = WorkerTable(descriptor=os.dup(here.descriptor))
-    here.row(0).add_share(1, 2)
-    there.row(2).add_share(1, 3)
-    there.row(2).add_share(11, 5)
-    assert [here.held_by(holder) for holder in (1, 2, 11)] == [5, 0, 5]
-    assert (len(there), there.holders) == (3, 11)
-    here.row(2).clear()
-    assert [there.held_by(holder) for holder in (1, 11)] == [2, 0]
-    assert not any(here.cells)
-    here.close()
-    there.close()
+    table = WorkerTable(3, holders=11)
+    table.row(0).add_share(1, 2)
+    table.row(2).add_share(1, 3)
+    table.row(2).add_share(11, 5)
+    assert [table.held_by(holder) for holder in (1, 2, 11)] == [5, 0, 5]
+    assert len(table) == 3
+    table.row(2).clear()
+    assert [table.held_by(holder) for holder in (1, 11)] == [2, 0]
+    assert not any(table.cells)
+    table.close()
 
 
 def test_processes_never_count_past_a_limit(table):
-    others = [other(table, row) for row in range(3)]
-    for process in others:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    end(*others)
+    for each in [other(table, row) for row in range(3)]:
+        end(*each)
     assert table.total(HELD) == 1000
 
 
 def test_the_lock_of_a_dead_process_is_free(table):
-    holder = other(table, -1)
-    holder.stdin.write("go\n")
-    holder.stdin.flush()
-    assert holder.stdout.readline() == "locked\n"
+    holder, pipe = other(table, None)
+    assert pipe.recv() == "locked"
     waiting = other(table, 0)
-    waiting.stdin.write("go\n")
-    waiting.stdin.flush()
-    os.kill(holder.pid, signal.SIGKILL)
-    end(holder, waiting)
+    holder.kill()
+    end(holder, pipe)
+    end(*waiting)
     assert table.total(HELD) == 1000

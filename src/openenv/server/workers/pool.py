@@ -282,7 +282,7 @@ class WorkerPool:
 
     def _start(self) -> WorkerProcess:
         row = self._free_rows[0]
-        worker = WorkerProcess(self.main, self.table, self._metrics.descriptor, row, self.settings)
+        worker = WorkerProcess(self.main, self.table, self._metrics, row, self.settings)
         self._free_rows.popleft()
         self.workers.append(worker)
         self.started(worker)

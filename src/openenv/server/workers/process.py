@@ -17,7 +17,7 @@ from ..._processes import fork_process, signals, signals_held_back
 from ...settings import ServerSettings
 from ...telemetry.metrics import METER
 from .pipe import MessageKind, Pipe, PipeMessage, close_all
-from .table import BEAT, DECIDED, DRIFT, KEY, WorkerRow, WorkerTable
+from .table import BEAT, DECIDED, DRIFT, KEY, SharedMetrics, WorkerRow, WorkerTable
 
 
 class SilenceDetector:
@@ -43,8 +43,8 @@ class SilenceDetector:
         return now - self._changed > self._silence_s
 
 
-WorkerMain = Callable[[int, int, int, int], None]
-"""Runs a worker in its process, given the descriptors of its pipe, the table and the metrics, and its row."""
+WorkerMain = Callable[[Pipe, WorkerTable, SharedMetrics, WorkerRow], None]
+"""Runs a worker in its process: with its end of the pipe, what all workers share, and its row of both."""
 
 # Signals that end a process because of its own code.
 CRASHES = set(signals("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP"))
@@ -56,7 +56,7 @@ def ignore_signal(number: int, frame: FrameType | None) -> None:
     """A signal handler that does nothing. Programs that this process starts do not inherit it, unlike SIG_IGN."""
 
 
-def _run(main: WorkerMain, inherited: tuple[int, int, int], row: int) -> None:
+def _run(main: WorkerMain, pipe: Pipe, table: WorkerTable, metrics: SharedMetrics, row: WorkerRow) -> None:
     """Runs a worker in the process that was forked for it, without what belongs to the parent."""
     METER.reset()
     signal.set_wakeup_fd(-1)
@@ -64,14 +64,14 @@ def _run(main: WorkerMain, inherited: tuple[int, int, int], row: int) -> None:
         signal.signal(sent, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    kept = {0, 1, 2, parent.sentinel, *inherited}
+    kept = {0, 1, 2, parent.sentinel, pipe.fileno(), table.descriptor, metrics.descriptor}
     for number in {int(name) for name in os.listdir("/proc/self/fd")} - kept:  # noqa: PTH208 - only names are wanted
         with suppress(OSError):  # the one that has listed them
             os.close(number)
     with open(os.devnull, "rb") as silence:  # noqa: PTH123 - a device
         os.dup2(silence.fileno(), 0)
     try:
-        main(*inherited, row)
+        main(pipe, table, metrics, row)
     finally:
         atexit._run_exitfuncs()  # a fork of `multiprocessing` does so since Python 3.14 only
 
@@ -89,7 +89,7 @@ class WorkerProcess:
     Args:
         main: What it runs.
         table: The shared table.
-        metrics: Descriptor of the shared metrics.
+        metrics: The shared metrics.
         row: A free row, for this worker.
         settings: Seconds within which it must become ready, and that it may be silent after that.
 
@@ -102,7 +102,9 @@ class WorkerProcess:
         ready_at: When it became ready.
     """
 
-    def __init__(self, main: WorkerMain, table: WorkerTable, metrics: int, row: WorkerRow, settings: ServerSettings):
+    def __init__(
+        self, main: WorkerMain, table: WorkerTable, metrics: SharedMetrics, row: WorkerRow, settings: ServerSettings
+    ):
         self.row = row
         self.key = secrets.randbits(62) or 1
         self.phase = WorkerPhase.STARTING
@@ -115,8 +117,7 @@ class WorkerProcess:
         # The worker's end stays open here as well: what a worker leaves unread when it dies can be read back.
         self.pipe, self._far = Pipe.pair()
         row.set(KEY, self.key)
-        inherited = self._far.fileno(), table.descriptor, metrics
-        self._process = fork_process("openenv-worker", _run, main, inherited, row.index)
+        self._process = fork_process("openenv-worker", _run, main, self._far, table, metrics, row)
         try:
             with signals_held_back(GROUP_SIGNALS):  # the worker heeds them once it has handlers of its own
                 self._process.start()

@@ -12,7 +12,7 @@ from ..._files import fcntl
 from ..._shared_memory import memory_file
 from ...errors import UsageError
 from ...runtime.admission import SlotOutcome
-from ...telemetry.metrics import CELLS, KEY_CELL, LAYOUT, LAYOUT_CELL, METER, Reading
+from ...telemetry.metrics import CELLS, KEY_CELL, METER, Reading
 
 # A row is two whole lines of the CPU's cache, so that no worker slows another down by writing into its own. Sessions
 # by API key, which are rarely read, have separate lines behind all rows.
@@ -26,27 +26,24 @@ ROW_CELLS = LINE_BYTES // 8
 # DECIDED: connections that have asked for a session, or shown that they need none.
 # STUCK: slots of sessions that have ended with a call that does not return.
 KEY, HELD, LEAVING, WAITING, DRIFT, BEAT, FIRST, ASIDE, DECIDED, STUCK = range(10)
-# In the first line, behind the numbers of rows and API keys: whether the server as a whole accepts sessions.
-_SERVING = 2
+# In a line before all rows: whether the server as a whole accepts sessions.
+_SERVING = 0
 
 
 class SharedCells:
-    """Numbers in memory that processes share, and a lock between these processes: `with cells: ...`.
+    """Numbers in memory that a process shares with its forks, and a lock between them: `with cells: ...`.
 
     The kernel releases the lock when its holder dies. It excludes other processes, not other threads.
 
     Args:
-        descriptor: The memory that another process made; this object owns it from now on. None makes new memory.
-        name: The name of new memory, shown by tools that inspect the process.
-        size: Bytes of new memory.
+        name: The name of the memory, shown by tools that inspect the process.
+        size: Its bytes.
     """
 
-    def __init__(self, descriptor: int | None, name: str, size: int):
-        if descriptor is None:
-            descriptor = memory_file(name)
-            os.ftruncate(descriptor, size)
-        self.descriptor = descriptor
-        self._map = mmap.mmap(descriptor, 0)
+    def __init__(self, name: str, size: int):
+        self.descriptor = memory_file(name)
+        os.ftruncate(self.descriptor, size)
+        self._map = mmap.mmap(self.descriptor, 0)
         self._all = memoryview(self._map).cast("q")
 
     def __enter__(self) -> None:
@@ -69,20 +66,18 @@ class WorkerTable(SharedCells):
     Sums over rows may be read at any time. A write that depends on an earlier read needs the lock.
 
     Args:
-        rows: The number of rows of a new table.
+        rows: Their number.
         holders: The number of API keys, counted from 1, for which it counts sessions.
-        descriptor: A table that another process made; this object owns it from now on. None makes a new one.
     """
 
-    def __init__(self, rows: int = 0, holders: int = 0, descriptor: int | None = None):
-        super().__init__(descriptor, "openenv-table", LINE_BYTES * (1 + rows * (1 + _lines(holders))))
-        if rows:
-            self._all[0], self._all[1] = rows, holders
-        rows, self.holders = self._all[0], self._all[1]
+    def __init__(self, rows: int, holders: int = 0):
+        lines = -(-holders // ROW_CELLS)
+        super().__init__("openenv-table", LINE_BYTES * (1 + rows * (1 + lines)))
+        self.holders = holders
         end = ROW_CELLS * (1 + rows)
         self.cells = self._all[ROW_CELLS:end]
         self.shares = self._all[end:]
-        self.stride = ROW_CELLS * _lines(self.holders)
+        self.stride = ROW_CELLS * lines
 
     def __len__(self) -> int:
         return len(self.cells) // ROW_CELLS
@@ -166,11 +161,6 @@ class WorkerRow:
             self._shares[share] = 0
 
 
-def _lines(holders: int) -> int:
-    """The number of cache lines for this number of API keys."""
-    return -(-holders // ROW_CELLS)
-
-
 METRICS_ROW_BYTES = 8 * CELLS
 
 
@@ -181,18 +171,15 @@ class SharedMetrics(SharedCells):
     has one writer at a time. The lock separates a read of all rows from the parent's moves between rows.
 
     Args:
-        rows: Number of worker rows in new memory.
-        descriptor: The memory that another process made; this object owns it from now on. None makes new memory.
+        rows: Number of worker rows.
     """
 
-    def __init__(self, rows: int = 0, descriptor: int | None = None):
-        super().__init__(descriptor, "openenv-metrics", METRICS_ROW_BYTES * (1 + rows))
+    def __init__(self, rows: int):
+        super().__init__("openenv-metrics", METRICS_ROW_BYTES * (1 + rows))
 
     def host(self) -> None:
         """Makes the parent process count in the permanent row."""
-        cells = self._row(0)
-        cells[LAYOUT_CELL] = LAYOUT
-        METER.move(cells, self.readings)
+        METER.move(self._row(0), self.readings)
 
     def join(self, index: int, key: int) -> None:
         """Makes this process count in a worker's row, under the worker's key."""
@@ -204,18 +191,16 @@ class SharedMetrics(SharedCells):
         """A worker process has ended: keeps its counters and drops its gauges."""
         row, kept = self._row(1 + index), self._row(0)
         with self:
-            last = Reading(row.tolist())
-            if last.legible:  # in another version, the cells have another meaning
-                for cell, value in last.lasting():
-                    kept[cell] += value
+            for cell, value in Reading(row.tolist()).lasting():
+                kept[cell] += value
             row[:] = memoryview(bytes(METRICS_ROW_BYTES)).cast("q")
 
     def readings(self) -> list[Reading]:
         """The metrics of all processes, those of the parent first."""
         with self:
             cells = self._all.tolist()
-        rows = (Reading(cells[first : first + CELLS]) for first in range(0, len(cells), CELLS))
-        return [row for row in rows if row.legible]
+        parent, *workers = (Reading(cells[first : first + CELLS]) for first in range(0, len(cells), CELLS))
+        return [parent, *(reading for reading in workers if reading.worker)]
 
     def _row(self, index: int) -> memoryview:
         return self._all[index * CELLS : (index + 1) * CELLS]

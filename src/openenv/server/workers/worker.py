@@ -30,7 +30,7 @@ from . import pipe
 from .pipe import KEY_BYTES, MessageKind, Pipe, PipeMessage
 from .process import GROUP_SIGNALS, ignore_signal
 from .serving import DrainingServer
-from .table import BEAT, KEY, SharedMetrics, SharedSlots, WorkerLoad, WorkerTable
+from .table import BEAT, KEY, SharedMetrics, SharedSlots, WorkerLoad, WorkerRow, WorkerTable
 
 logger = logging.getLogger("openenv.supervisor")
 
@@ -244,24 +244,20 @@ class Membership:
     """The pipe, table and metrics that a worker process shares with its parent and the other workers.
 
     Args:
-        pipe: Descriptor of its end of the pipe to the parent.
-        table: Descriptor of the shared table.
-        metrics: Descriptor of the shared metrics.
+        pipe: Its end of the pipe to the parent.
+        table, metrics: What all workers share.
         row: Its row in both.
     """
 
-    def __init__(self, pipe: int, table: int, metrics: int, row: int):
+    def __init__(self, pipe: Pipe, table: WorkerTable, metrics: SharedMetrics, row: WorkerRow):
         for number in GROUP_SIGNALS:
             signal.signal(number, ignore_signal)
         if sys.platform != "win32":
             signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
-        self.pipe = Pipe(socket.socket(fileno=pipe))
-        exit_with_parent(pipe)
-        self.table = WorkerTable(descriptor=table)
-        self.row = self.table.row(row)
-        self.metrics = SharedMetrics(descriptor=metrics)
-        self.metrics.join(row, self.row.get(KEY))
-        self.load = WorkerLoad(self.row)
+        exit_with_parent(pipe.fileno())
+        metrics.join(row.index, row.get(KEY))
+        self.pipe, self.table, self.row = pipe, table, row
+        self.load = WorkerLoad(row)
 
     @property
     def key(self) -> str:
