@@ -242,7 +242,7 @@ class ServerSettings(_Settings):
     log_level: Literal["critical", "error", "warning", "info", "debug"] = _setting(
         "warning", "critical, error, warning, info or debug"
     )
-    target: str | None = _setting(None, "The app that a worker process serves; set by `openenv serve`")
+    target: str | None = _setting(None, "The app that is served; set by `openenv serve`")
     readme_path: str | None = _setting(None, "README shown by /metadata", variable="ENV_README_PATH")
     web_interface: bool = _setting(
         True,

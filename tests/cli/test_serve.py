@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from openenv.cli.main import app
-from openenv.cli.serve import announce, facts_of, serve, worker_app
+from openenv.cli.serve import announce, facts_of, serve
 from openenv.envs.echo.models import EchoAction, EchoObservation
 from openenv.envs.echo.server.echo_environment import EchoEnvironment
 from openenv.errors import UsageError
@@ -232,19 +232,6 @@ def test_host_and_port_may_be_variables():
         assert f"cannot listen on 127.0.0.1:{port}" in error.message
         error = run("echo", "--port", str(port), HOST="127.0.0.1", PORT="1")
         assert f"cannot listen on 127.0.0.1:{port}" in error.message
-
-
-def test_a_worker_makes_what_the_command_was_given(monkeypatch):
-    monkeypatch.setenv("OPENENV_TARGET", "openenv.envs.echo.server.echo_environment:EchoEnvironment")
-    monkeypatch.setenv("OPENENV_MAX_SESSIONS", "5")
-    server = worker_app().state.openenv
-    assert (server.env_name, server.max_concurrent_envs) == ("EchoEnvironment", 5)
-
-
-def test_a_worker_that_nobody_told_what_to_serve():
-    assert "OPENENV_TARGET" not in os.environ
-    with pytest.raises(UsageError, match="openenv serve"):
-        worker_app()
 
 
 def test_where_connections_cannot_be_passed_several_workers_are_refused(monkeypatch):

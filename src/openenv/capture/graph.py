@@ -391,10 +391,6 @@ class SessionGraph:
 
     # The graph.
 
-    def is_leaf(self, number: int) -> bool:
-        """Whether no turn continues this one."""
-        return not self._children[number]
-
     def path(self, number: int) -> list[int]:
         """The turns from the root to this one."""
         path = [number]

@@ -187,7 +187,7 @@ class _Terminated(BaseException):
 def _serve(listener: socket.socket, settings: ServerSettings, pipe: Connection) -> None:
     """The main function of the process."""
     from ..telemetry import logs
-    from .serve import run_here, worker_app
+    from .serve import load_app, run_here
 
     def end_with_parent() -> None:
         parent = multiprocessing.parent_process()
@@ -200,7 +200,7 @@ def _serve(listener: socket.socket, settings: ServerSettings, pipe: Connection) 
     # If a file changes twice within a second, bytecode of the first version may be taken for the second's.
     sys.dont_write_bytecode = True
     try:
-        app = worker_app()
+        app = load_app(str(settings.target), settings)
     except OpenEnvError as error:
         report_error(error)
         sys.exit(1)

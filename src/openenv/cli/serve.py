@@ -217,40 +217,35 @@ def run_workers(settings: ServerSettings, listener: socket.socket, ready: Callab
     from ..server.workers.supervisor import Supervisor
 
     tune_process()
-    return Supervisor(listener, settings, run_worker, ready).run()
+    return Supervisor(listener, settings, partial(run_worker, settings), ready).run()
 
 
-def run_worker(pipe: Pipe, table: WorkerTable, metrics: SharedMetrics, row: WorkerRow) -> None:
-    """Serves what OPENENV_TARGET names, in a worker process, on connections from its parent.
+def run_worker(
+    settings: ServerSettings, pipe: Pipe, table: WorkerTable, metrics: SharedMetrics, row: WorkerRow
+) -> None:
+    """Serves the target in a worker process, on connections from its parent.
 
     Args:
+        settings: Those of the server.
         pipe: Its end of the pipe to the parent.
         table, metrics: What all workers share.
         row: Its row in both.
     """
+    from ..server.workers.pipe import MOST_BYTES, MessageKind
     from ..server.workers.serving import tune_process
-    from ..server.workers.worker import Membership, Worker, WorkerConfig
+    from ..server.workers.table import KEY, WorkerLoad
+    from ..server.workers.worker import Worker, WorkerConfig, exit_with_parent
 
-    membership = Membership(pipe, table, metrics, row)
-    settings = ServerSettings.read()
-    logs.configure_logging(settings.log_format, settings.log_level)
+    exit_with_parent(pipe.fileno())
+    metrics.join(row.index, row.get(KEY))
     try:
-        app = worker_app()
+        app = load_app(str(settings.target), settings)
     except OpenEnvError as error:
-        membership.fail(error.message)
+        pipe.send(MessageKind.FAILED, error.message.encode()[: MOST_BYTES - 1])
         sys.exit(1)
-    config = WorkerConfig(app, membership.load, **server_options(settings))
+    config = WorkerConfig(app, WorkerLoad(row), **server_options(settings))
     tune_process()
-    beat_s = settings.worker_silence_s / 4
-    Worker(config, membership, str(settings.target), beat_s, settings.handshake_timeout_s).run()
-
-
-def worker_app() -> Any:
-    """Makes the app inside a worker process, from the settings that `openenv serve` exported."""
-    settings = ServerSettings.read()
-    if settings.target is None:
-        raise UsageError("OPENENV_TARGET is not set: start workers with `openenv serve`")
-    return load_app(settings.target, settings)
+    Worker(config, pipe, table, row, settings).run()
 
 
 def load_app(target: str, settings: ServerSettings) -> Any:

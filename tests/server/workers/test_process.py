@@ -25,7 +25,8 @@ LIMIT_S = 10.0
 def idle(pipe, *_):
     """Says that it is there, and reads nothing."""
     pipe.send(MessageKind.READY, b"{}")
-    signal.pause()
+    while True:
+        signal.pause()
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_what_it_left_unread_can_be_given_to_others(worker, connection):
     assert not opened(os.getpid()) - files
 
 
-def test_signals_for_the_group_are_held_back(worker):
+def test_signals_for_the_group_are_left_to_its_parent(worker):
     ready(worker)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(worker.pid, number)

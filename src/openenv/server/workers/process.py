@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -58,10 +59,14 @@ def ignore_signal(number: int, frame: FrameType | None) -> None:
 
 def _run(main: WorkerMain, pipe: Pipe, table: WorkerTable, metrics: SharedMetrics, row: WorkerRow) -> None:
     """Runs a worker in the process that was forked for it, without what belongs to the parent."""
+    if sys.platform == "win32":  # it has no forks
+        return
     METER.reset()
     signal.set_wakeup_fd(-1)
-    for sent in signals("SIGCHLD"):
-        signal.signal(sent, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for sent in GROUP_SIGNALS:
+        signal.signal(sent, ignore_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
     parent = multiprocessing.parent_process()
     assert parent is not None
     kept = {0, 1, 2, parent.sentinel, pipe.fileno(), table.descriptor, metrics.descriptor}
@@ -119,7 +124,7 @@ class WorkerProcess:
         row.set(KEY, self.key)
         self._process = fork_process("openenv-worker", _run, main, self._far, table, metrics, row)
         try:
-            with signals_held_back(GROUP_SIGNALS):  # the worker heeds them once it has handlers of its own
+            with signals_held_back(GROUP_SIGNALS):  # until the worker has handlers of its own
                 self._process.start()
         except OSError:
             self.unread_messages()

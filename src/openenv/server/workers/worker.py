@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import select
-import signal
 import socket
 import sys
 import threading
@@ -24,13 +23,13 @@ import uvicorn
 from ..._asyncio import shielded
 from ..._processes import raise_file_limit
 from ..._sockets import open_streams
+from ...settings import ServerSettings
 from ..proxy import ARRIVAL, PROXY, ForwardingInfo, read_proxy_line
 from ..transports.uvicorn import FastPath, HTTPProtocol
 from . import pipe
 from .pipe import KEY_BYTES, MessageKind, Pipe, PipeMessage
-from .process import GROUP_SIGNALS, ignore_signal
 from .serving import DrainingServer
-from .table import BEAT, KEY, SharedMetrics, SharedSlots, WorkerLoad, WorkerRow, WorkerTable
+from .table import BEAT, KEY, SharedSlots, WorkerLoad, WorkerRow, WorkerTable
 
 logger = logging.getLogger("openenv.supervisor")
 
@@ -240,72 +239,43 @@ class _WorkerFastPath(FastPath):
         loop.call_soon(end)
 
 
-class Membership:
-    """The pipe, table and metrics that a worker process shares with its parent and the other workers.
-
-    Args:
-        pipe: Its end of the pipe to the parent.
-        table, metrics: What all workers share.
-        row: Its row in both.
-    """
-
-    def __init__(self, pipe: Pipe, table: WorkerTable, metrics: SharedMetrics, row: WorkerRow):
-        for number in GROUP_SIGNALS:
-            signal.signal(number, ignore_signal)
-        if sys.platform != "win32":
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
-        exit_with_parent(pipe.fileno())
-        metrics.join(row.index, row.get(KEY))
-        self.pipe, self.table, self.row = pipe, table, row
-        self.load = WorkerLoad(row)
-
-    @property
-    def key(self) -> str:
-        """The name of the process in a URL."""
-        return format(self.row.get(KEY), "x")
-
-    def fail(self, reason: str) -> None:
-        """Reports to the parent why this process cannot start."""
-        self.pipe.send(MessageKind.FAILED, reason.encode()[: pipe.MOST_BYTES - 1])
-
-
 class Worker(DrainingServer):
     """Serves an app on connections that come over a pipe.
 
     Args:
         config: The configuration of the app, which is loaded.
-        membership: The resources that it shares with its parent and the other workers.
-        name: The served environment, for the parent's messages; by default the environment's name.
-        beat_s: Seconds between updates of its beat, by which the parent detects a hang.
-        handshake_s: Seconds that a client has for the TLS handshake.
+        parent: Its end of the pipe to its parent.
+        table: The table that all workers share.
+        row: Its row there.
+        settings: Those of the server.
     """
 
-    def __init__(self, config: WorkerConfig, membership: Membership, name: str, beat_s: float, handshake_s: float):
+    def __init__(
+        self, config: WorkerConfig, parent: Pipe, table: WorkerTable, row: WorkerRow, settings: ServerSettings
+    ):
         super().__init__(config, grace_s=0.0)
-        self._member = membership
-        self._pipe = membership.pipe
-        self._name = name
-        self._beat_s = beat_s
+        self._pipe = parent
+        self._table, self._row, self._load = table, row, config.worker_load
+        self._settings = settings
         self._most_files = raise_file_limit()
-        self._handshake_s = handshake_s
         self._opening: set[asyncio.Task[None]] = set()
         self._slots: SharedSlots | None = None
         self._broadcast = Broadcast(partial(self._post, MessageKind.ASK, b""), self._sessions_here)
         if self.environment is not None:
-            limits, row = self.environment.manager.limits, membership.row
+            limits = self.environment.manager.limits
             self._slots = SharedSlots(
-                membership.table,
+                table,
                 row,
                 limits.max_sessions,
-                membership.load,
+                self._load,
                 lambda rows: self._post(MessageKind.FREE, b"".join(row.to_bytes(2, "big") for row in rows)),
                 limits.max_sessions_per_key,
             )
             self.environment.manager.share(self._slots)
-            self.environment.worker_key = membership.key
+            self.environment.worker_key = format(row.get(KEY), "x")
             self.environment.warns_about_keys = row.index == 0
             self.environment.redirect = self._redirect
-            self.environment.serving = lambda: membership.table.serving
+            self.environment.serving = lambda: table.serving
             self.environment.report = self._broadcast.all_sessions
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -315,7 +285,7 @@ class Worker(DrainingServer):
         await super().startup(sockets=[])
         self._loop = asyncio.get_running_loop()
         self._beat()
-        ready: dict[str, Any] = {"name": self._name}
+        ready: dict[str, Any] = {"name": self._settings.target}
         if self.environment is not None:
             ready = {"name": self.environment.env_name, "limit": self.environment.max_sessions}
         self._post(MessageKind.READY, json.dumps(ready).encode())
@@ -375,8 +345,8 @@ class Worker(DrainingServer):
         if missing:
             logger.error("%d connections were lost: this process can open no more files (ulimit -n)", missing)
             for _ in range(missing):
-                self._member.load.closed()
-                self._member.load.note_decision()
+                self._load.closed()
+                self._load.note_decision()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs a coroutine as a task and keeps a reference to it, because the event loop has only a weak one."""
@@ -399,12 +369,12 @@ class Worker(DrainingServer):
                 ),
                 connection,
                 ssl=secured,
-                ssl_handshake_timeout=self._handshake_s if secured else None,
+                ssl_handshake_timeout=self._settings.handshake_timeout_s if secured else None,
             )
         except OSError:  # the client disconnected, or does not speak TLS
             connection.close()
-            self._member.load.closed()
-            self._member.load.note_decision()
+            self._load.closed()
+            self._load.note_decision()
 
     def _redirect(self, key: str, connection: socket.socket, read: bytes) -> bool:
         """Hands a connection to the worker with a key. False: no such worker, or it is this one."""
@@ -414,7 +384,7 @@ class Worker(DrainingServer):
         except (ValueError, OverflowError):
             return False
         # A key has several spellings (00ff, FF): this worker's own key must not send a connection in circles.
-        if number in (0, self._member.row.get(KEY)) or not self._member.table.has(number):
+        if number in (0, self._row.get(KEY)) or not self._table.has(number):
             return False
         if len(read) > pipe.MOST_BYTES - KEY_BYTES - 1:
             return False
@@ -435,5 +405,5 @@ class Worker(DrainingServer):
             self._loop.remove_writer(self._pipe.fileno())
 
     def _beat(self) -> None:
-        self._member.row.add(BEAT, 1)
-        self._loop.call_later(self._beat_s, self._beat)
+        self._row.add(BEAT, 1)
+        self._loop.call_later(self._settings.worker_silence_s / 4, self._beat)
