@@ -79,10 +79,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(template: Template, folder: Path, packages: Path) -> Project:
-    """A new project that needs no index, and shares the layer of its packages with all that need the same ones."""
+    """A new project that needs no index."""
     Scaffold.of("my_env", template, folder).make()
-    facts = folder / "my_env" / "pyproject.toml"
-    facts.write_text(re.sub(r"(?m)^description = .*$", 'description = "One for all."', facts.read_text()))
     shutil.copytree(packages, folder / "my_env" / "wheels", copy_function=os.link)
     return Project.find(folder / "my_env")
 
@@ -180,12 +178,16 @@ def test_what_is_pushed_to_a_space_is_built_and_is_open_to_all(engine: Any, tmp_
         container.remove(force=True)
 
 
-def test_a_change_of_code_takes_the_dependencies_from_the_cache(engine: Any, tmp_path: Path, packages: Path) -> None:
+def test_a_change_of_all_but_the_dependencies_takes_them_from_the_cache(
+    engine: Any, tmp_path: Path, packages: Path
+) -> None:
     project = made(Template.BASIC, tmp_path, packages)
     request = BuildRequest(tags=("a:1", "b:2"), arguments=OFFLINE)
     first = build(project, request)
     with (project.folder / "models.py").open("a") as file:
         file.write("\n# changed\n")
+    facts = project.folder / "pyproject.toml"
+    facts.write_text(re.sub(r"(?m)^description = .*$", 'description = "Another."', facts.read_text()))
     second = build(project, request)
     assert installing(second).cached
     assert second.id != first.id
