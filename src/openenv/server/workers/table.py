@@ -196,11 +196,11 @@ class SharedMetrics(SharedCells):
             row[:] = memoryview(bytes(METRICS_ROW_BYTES)).cast("q")
 
     def readings(self) -> list[Reading]:
-        """The metrics of all processes, those of the parent first."""
+        """The metrics of the parent, and of the workers that serve sessions."""
         with self:
             cells = self._all.tolist()
         parent, *workers = (Reading(cells[first : first + CELLS]) for first in range(0, len(cells), CELLS))
-        return [parent, *(reading for reading in workers if reading.worker)]
+        return [parent, *(reading for reading in workers if reading.pid)]
 
     def _row(self, index: int) -> memoryview:
         return self._all[index * CELLS : (index + 1) * CELLS]
