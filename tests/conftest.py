@@ -122,5 +122,5 @@ def no_threads_left() -> Iterator[None]:
 
 
 def _is_of_daytona(thread: threading.Thread) -> bool:
-    """Whether it is a timer of that SDK, which starts it minutes after the last use of a sandbox: in any test."""
+    """Whether it is the timer that Daytona's SDK starts minutes after the last use of a sandbox, in any test."""
     return isinstance(thread, threading.Timer) and str(thread.function.__module__).startswith("daytona.")
