@@ -5,22 +5,26 @@ from multiprocessing import Pipe
 import pytest
 
 from openenv._processes import fork_process
-from openenv.server.workers.table import ASIDE, FIRST, HELD, KEY, LEAVING, WAITING, WorkerTable
+from openenv.server.workers.table import ASIDE, DECIDED, FIRST, HELD, KEY, LEAVING, STUCK, WAITING, WorkerTable
 
 LIMIT_S = 20.0
+TIMES = 5000
 
 
 def count(table, row, end):
-    """Adds to its row under the lock; without a row, takes the lock and keeps it."""
+    """Counts how often it has the lock, and how often another has it too; without a row, keeps the lock."""
     end.recv()
     if row is None:
         with table:
             end.send("locked")
             end.recv()
-    for _ in range(5000):
+    mine = table.row(row)
+    for _ in range(TIMES):
         with table:
-            if table.total(HELD) < 1000:
-                table.row(row).add(HELD, 1)
+            mine.add(HELD, 1)
+            mine.add(DECIDED, 1)
+            mine.add(STUCK, table.total(HELD) > 1)
+            mine.add(HELD, -1)
 
 
 @pytest.fixture
@@ -31,12 +35,11 @@ def table():
 
 
 def other(table, row):
-    """A process that has begun to count, and the pipe to it."""
+    """A process that counts when it is told to, and the pipe to it."""
     here, there = Pipe()
     process = fork_process("counts", count, table, row, there)
     process.start()
     there.close()
-    here.send("go")
     return process, here
 
 
@@ -91,17 +94,22 @@ def test_shares_of_keys_are_counted_beside_the_rows():
     table.close()
 
 
-def test_processes_never_count_past_a_limit(table):
-    for each in [other(table, row) for row in range(3)]:
+def test_one_process_at_a_time_has_the_lock(table):
+    others = [other(table, row) for row in range(3)]
+    for _, pipe in others:
+        pipe.send("go")
+    for each in others:
         end(*each)
-    assert table.total(HELD) == 1000
+    assert (table.total(DECIDED), table.total(STUCK)) == (3 * TIMES, 0)
 
 
 def test_the_lock_of_a_dead_process_is_free(table):
     holder, pipe = other(table, None)
+    pipe.send("go")
     assert pipe.recv() == "locked"
     waiting = other(table, 0)
+    waiting[1].send("go")
     holder.kill()
     end(holder, pipe)
     end(*waiting)
-    assert table.total(HELD) == 1000
+    assert table.total(DECIDED) == TIMES
