@@ -65,6 +65,7 @@ def test_nothing_is_fetched_from_another_host(site: Path) -> None:
         assert [address for address in assets.addresses if re.match(r"(https?:)?//", address)] == [], page
 
 
+@pytest.mark.slow
 def test_a_page_with_a_diagram_brings_mermaid(site: Path) -> None:
     """The theme would fetch it from another host."""
     for page in site.rglob("*.html"):
@@ -74,6 +75,7 @@ def test_a_page_with_a_diagram_brings_mermaid(site: Path) -> None:
         assert script is None or (page.parent / script[1]).is_file()
 
 
+@pytest.mark.slow
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
     missing = []
     for page in sorted(REFERENCE.glob("*.md")):
@@ -93,12 +95,14 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.slow
 def test_every_command_is_in_the_reference(site: Path) -> None:
     html = (site / "reference" / "commands.html").read_text(encoding="utf-8")
     for command in ("openenv serve", "openenv bench scale", "openenv providers gc", "openenv deploy kubernetes"):
         assert f">{command}<" in html
 
 
+@pytest.mark.slow
 def test_words_are_found(site: Path) -> None:
     """The index that the page's search reads has the text of all pages."""
     index = (site / "search" / "search_index.json").read_text(encoding="utf-8")

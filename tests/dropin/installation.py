@@ -177,7 +177,9 @@ def build(folder: Path) -> Wheels:
 
 def install_ours(folder: Path, wheels: Wheels) -> Installation:
     """Makes a virtual environment with our wheel, the packages and all that they need, by pip alone."""
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True, timeout=INSTALL_S)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, timeout=INSTALL_S
+    )
     python = folder / "venv/bin/python"
     _pip(python, "install", "--no-compile", str(wheels.ours), *map(str, wheels.packages))
     ours = Installation(python, wheels.folder, "ours")

@@ -19,7 +19,7 @@ from openenv.project.checks.url import check_url
 from .installation import HERE, Installation
 from .server import Server
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 # These are for people.
 WORDS = {"message", "msg", "description", "title", "detail", "session_id", "text"}
@@ -219,7 +219,6 @@ def is_exact(frame: Any) -> bool:
     return isinstance(frame, dict) and frame.get("type") in {"observation", "state"} and "tools" not in str(frame)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 def test_frames_are_the_same(ours_served: Servers, peer_served: Servers, conversation: str) -> None:
     app, frames = CONVERSATIONS[conversation]
@@ -284,7 +283,6 @@ def test_a_slot_is_free_when_its_connection_has_ended(ours_served: Servers, peer
                     socket.recv(timeout=30)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("app", ["app", "tools", "single"])
 def test_validate_finds_no_fault_in_either(ours_served: Servers, peer_served: Servers, app: str) -> None:
     mine, theirs = (check_url(servers.by_app[app].url) for servers in (ours_served, peer_served))

@@ -64,11 +64,13 @@ def test_nothing_differs_that_is_not_recorded(found: list[str]) -> None:
     assert sorted(set(found) - set(RECORDED)) == [], f"make it equal, or record it with its reason in {DATA.name}"
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_what_is_recorded_differs(found: list[str]) -> None:
     assert sorted(set(RECORDED) - set(found)) == [], f"these differ no more: remove them from {DATA.name}"
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_all_of_the_released_package_was_read(survey: Path) -> None:
     read = json.loads(survey.read_text(encoding="utf-8"))

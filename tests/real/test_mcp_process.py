@@ -162,8 +162,8 @@ def server(tmp_path_factory):
         yield server
 
 
+@pytest.mark.slow
 class TestTwoWorkers:
-    @pytest.mark.slow
     def test_the_official_client_keeps_its_session(self, server):
         with ExitStack() as clients:
             seen = [clients.enter_context(official_client(server.url)) for _ in range(4)]

@@ -525,6 +525,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_killed_run_loses_and_repeats_nothing(tmp_path: Path) -> None:
     asked: Counter[str] = Counter()

@@ -101,6 +101,7 @@ def test_the_page_is_served_beside_others(page):
     assert page["title"] == "OpenEnv: walk"
 
 
+@pytest.mark.slow
 def test_the_form_has_a_component_for_each_field(page):
     assert [kind for kind in page["kinds"] if kind in {"Number", "Textbox", "Dropdown", "Checkbox"}] == [
         "Number",
@@ -110,6 +111,7 @@ def test_the_form_has_a_component_for_each_field(page):
     ]
 
 
+@pytest.mark.slow
 def test_its_buttons_play_an_episode(page):
     early, reset, step, state = page["calls"]
     assert "reset first" in early
