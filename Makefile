@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests with a verb each: they need more than the project's own Python packages.
 NOT_HERE := --ignore tests/infra --ignore tests/kubernetes --ignore tests/llamacpp --ignore tests/web
+# Much of their time tests wait: with one process for each core, cores would idle.
+FAST := $(NOT_HERE) -m "not slow" -n $$(($$(getconf _NPROCESSORS_ONLN) * 2)) --dist loadfile
 # Tests that run where Linux's extras are taken away (tests/portable/sitecustomize.py).
 PORTABLE := tests/client/test_env_client.py tests/client/test_vector_sessions.py tests/client/test_shared_memory.py \
 	tests/server/test_page_endpoints.py tests/server/test_page_socket.py tests/server/test_http.py \
@@ -36,13 +38,11 @@ $(VENV)/.installed: pyproject.toml requirements-dev.txt
 demo: install ## Serve, drive and measure on this machine; writes out/demo
 	@$(BIN)/openenv bench demo --output-dir out/demo
 
-test: install ## The tests that take under two seconds each, in as many processes as there are cores
-	@$(BIN)/python -m pytest $(NOT_HERE) -m "not slow" -n auto --dist loadfile $(ARGS)
+test: install ## The tests that take under two seconds each, in twice as many processes as there are cores
+	@$(BIN)/python -m pytest $(FAST) $(ARGS)
 
-test-shuffled: install ## The tests of `make test` 20 times, in another order each time, by more processes than there are cores
-	@for seed in $$(seq 20); do \
-		$(BIN)/python -m pytest $(NOT_HERE) -m "not slow" -n $$(($$(nproc) * 2)) --dist loadfile --shuffle $$seed $(ARGS) || exit 1; \
-	done
+test-shuffled: install ## The tests of `make test` 20 times, in another order each time
+	@for seed in $$(seq 20); do $(BIN)/python -m pytest $(FAST) --shuffle $$seed $(ARGS) || exit 1; done
 
 test-all: install ## Every test but those of the verbs below; CI runs them
 	@$(BIN)/python -m pytest $(NOT_HERE) $(ARGS)
