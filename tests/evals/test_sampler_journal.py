@@ -157,6 +157,20 @@ def test_a_journal_of_other_values_is_refused_and_left_as_it_is(journal: Path, o
     assert journal.read_bytes() == before
 
 
+def test_a_journal_of_an_earlier_release_goes_on(journal: Path) -> None:
+    """Its first line does not say whether tasks are chosen by their signal: they were not."""
+    with sampler_of(journal) as sampler:
+        for _ in range(4):
+            task = sampler.take()
+            assert task is not None
+            task.finish()
+    head, *events = lines(journal)
+    del head["by_signal"]
+    journal.write_text("".join(json.dumps(line) + "\n" for line in [head, *events]))
+    with sampler_of(journal) as sampler:
+        assert len(list(iter(sampler.take, None))) == 6
+
+
 def test_a_seed_of_another_run_is_refused(journal: Path) -> None:
     sampler_of(journal).close()
     with pytest.raises(JournalMismatch, match="seed 5, not 6"):

@@ -164,7 +164,8 @@ async def test_a_server_with_fewer_sessions_plays_all_the_same() -> None:
     assert not any(group.failed for group in groups)
 
 
-async def test_no_more_groups_begin_than_the_consumer_takes() -> None:
+@pytest.mark.parametrize(("ahead", "waiting"), [(3, 3), (None, 2)])
+async def test_no_more_groups_begin_than_the_consumer_takes(ahead: int | None, waiting: int) -> None:
     given = 0
 
     async def tasks() -> AsyncIterator[int]:
@@ -173,12 +174,12 @@ async def test_no_more_groups_begin_than_the_consumer_takes() -> None:
             given += 1
             yield given
 
-    async with rollouts(Sums, adding(), tasks(), group_size=2, sessions=4, ahead=3) as run:
+    async with rollouts(Sums, adding(), tasks(), group_size=2, sessions=4, ahead=ahead) as run:
         for taken in range(1, 6):
             assert len(await run.batch(1)) == 1
-            await until(lambda: run.progress.groups >= 3)
+            await until(lambda least=taken + waiting: run.progress.groups >= least)
             # Waiting, and at most one for each session.
-            assert given <= taken + 3 + 4
+            assert given <= taken + waiting + 4
 
 
 async def test_the_first_finished_come_first_and_stragglers_later() -> None:
@@ -270,12 +271,26 @@ def test_a_budget_that_makes_no_sense_is_refused(budget: dict[str, Any]) -> None
         RolloutBudget(**budget)
 
 
+LEAST = {"group_size": 1, "sessions": 1, "requests": 1, "retries": 0, "ahead": 1, "max_staleness": 0}
+
+
 @pytest.mark.parametrize(
-    "options", [{"group_size": 0}, {"sessions": 0}, {"requests": "4"}, {"retries": -1}, {"max_staleness": 1}]
+    "options", [*({name: number - 1} for name, number in LEAST.items()), {"requests": "4"}, {"max_staleness": 1}]
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(options))):
         rollouts(Sums, adding(), [1], **options)
+
+
+async def test_the_least_options_play_all() -> None:
+    groups = await played(adding(), range(3), **LEAST, policy_version=lambda: 0)
+    assert sorted(group.task.seed for group in groups) == [0, 1, 2]
+
+
+def test_a_filter_of_equal_returns_needs_two_of_them() -> None:
+    drop_equal(2)
+    with pytest.raises(InvalidArgument, match="least=1"):
+        drop_equal(1)
 
 
 NESTED = json.loads("[" * 600 + "]" * 600)
