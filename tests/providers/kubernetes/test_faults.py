@@ -103,7 +103,8 @@ async def test_a_pod_that_somebody_deletes_is_gone(provider: Make, cluster: Clus
     async with await provider().launch(idle()) as deployment:
         (server,) = deployment.servers
         cluster.on_loop(lambda: cluster.kubelet.end(cluster.store.get("Pod", NAMESPACE, server.name), 0))
-        assert "deleted" in await fails(deployment) or server.gone
+        told = await fails(deployment)
+        assert "its Pod was deleted" in told or "is being removed from the cluster" in told
         await deployment.refresh()
         assert server.gone is not None
         assert deployment.urls == []

@@ -96,7 +96,10 @@ def test_one_that_makes_way() -> None:
     condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "drain"}
     found = pod({"running": {}}, conditions=[condition])
     found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert end_of(found) == "is being removed from the cluster (EvictionByEvictionAPI: drain)"
+    removed = "is being removed from the cluster (EvictionByEvictionAPI: drain)"
+    assert end_of(found) == removed
+    found["status"]["containerStatuses"][0]["state"] = {"terminated": {"exitCode": 137, "reason": "Error"}}
+    assert end_of(found) == f"{removed}; it ended with exit code 137"
 
 
 def test_one_that_no_node_takes() -> None:

@@ -163,16 +163,15 @@ def end_of(pod: Manifest) -> str | None:
         # An eviction or an exceeded deadline: the containers are stopped, and may end with exit code 0.
         return f"was ended by the cluster ({_because(status)})"
     restarts = pod.get("spec", {}).get("restartPolicy") == "Always"
-    for container in _containers(pod):
-        end = _end_of_container(container, restarts)
-        if end is not None:
-            return end
-    if status.get("phase") in {"Failed", "Succeeded"}:
-        return f"was ended by the cluster ({_because(status) or status['phase']})"
-    if pod.get("metadata", {}).get("deletionTimestamp") is not None:
+    ends = (_end_of_container(container, restarts) for container in _containers(pod))
+    end = next(filter(None, ends), None)
+    if pod.get("metadata", {}).get("deletionTimestamp") is not None:  # its containers may end before it is gone
         because = _because(_condition(pod, "DisruptionTarget"))
-        return "is being removed from the cluster" + (f" ({because})" if because else "")
-    return None
+        removed = "is being removed from the cluster" + (f" ({because})" if because else "")
+        return removed if end is None else f"{removed}; it {end}"
+    if end is None and status.get("phase") in {"Failed", "Succeeded"}:
+        return f"was ended by the cluster ({_because(status) or status['phase']})"
+    return end
 
 
 def unplaced(pod: Manifest) -> str | None:
