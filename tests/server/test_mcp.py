@@ -187,15 +187,16 @@ class TestWhatCannotBeRead:
             response = client.post({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"a": "x" * 20_000}})
             assert response.status_code == 413
 
-    def test_a_result_that_cannot_be_written_is_an_error(self):
+    def test_a_result_that_has_no_json_is_its_text(self):
         class Odd(ToolEnvironment):
             def __init__(self) -> None:
                 super().__init__()
                 self.tool(name="odd")(lambda: object())
 
         with client_of(Odd) as client:
-            reply = client.call("odd")
-            assert ("error" in reply) or reply["result"]["data"] is None
+            result = client.call("odd")["result"]
+            assert result["content"][0]["text"].startswith('"<object object at ')
+            assert (result["data"], result["isError"]) == (None, False)
 
 
 class TestTheSpecification:
