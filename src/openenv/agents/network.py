@@ -76,6 +76,7 @@ class NetworkRelay:
                 task = asyncio.ensure_future(_relay(reader, writer, address))
                 self._connections.add(task)
                 task.add_done_callback(self._connections.discard)
+                task.add_done_callback(lambda _: writer.close())  # also of a task that is cancelled before it begins
 
             self._servers.append(await asyncio.start_server(pass_on, sock=listener))
 
@@ -155,14 +156,12 @@ async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, add
     try:
         outer_reader, outer_writer = await asyncio.open_connection(address.host, address.port)
     except OSError:
-        writer.close()
         return
     try:
         await asyncio.gather(_pump(reader, outer_writer), _pump(outer_reader, writer))
     except OSError:  # a side has reset its connection
         pass
     finally:
-        writer.close()
         outer_writer.close()
 
 
