@@ -536,8 +536,9 @@ def episode_chains(episodes: Iterator[Episode]) -> Iterator[list[Episode]]:
     yield from waiting.values()
 
 
-# Repeats of an episode without a seed before a difference counts as the environment's.
-CONFIRMATIONS = 2
+# Repeats of an episode without a seed before a difference counts as the environment's. They end with the first one
+# that differs. Eight throws of a coin are the same once in 256 times, and those of a die once in 1.7 million.
+CONFIRMATIONS = 8
 
 
 async def results_of(

@@ -196,6 +196,20 @@ async def test_episodes_that_autoreset_began_are_played_after_the_one_before_the
     assert tally.sentence() == "2 the same, 2 different, 4 not compared, without a seed"
 
 
+async def test_numbers_that_are_the_same_by_chance_in_some_repeats_are_no_difference(tmp_path: Path) -> None:
+    drawn = iter([1, *[2] * 5, *[3] * 9])  # when it was recorded, when it is played, and when that is repeated
+
+    class Entropy(Dice):
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Rolled:
+            if seed is None:
+                self.rng.seed(next(drawn))
+            return super().reset(seed, episode_id, **kwargs)
+
+    folder = await autoreset(tmp_path / "record", Entropy, steps=15, seeds=(1,))
+    tally = await tallied(folder, app_target("dice", dice_app(Entropy)))
+    assert tally.sentence() == "1 the same, 1 not compared, without a seed"
+
+
 async def test_an_environment_that_draws_anew_without_a_seed_is_not_compared(tmp_path: Path) -> None:
     class Entropy(Dice):
         def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> Rolled:
