@@ -29,7 +29,9 @@ print("closed", flush=True)
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs a namespace: root, unshare")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "ip"))), reason="needs a namespace: root, unshare, ip"
+)
 async def test_closing_ends_a_connection_that_still_waits_for_the_other_side() -> None:
     with ExitStack() as sockets:
         full = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
