@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Tests with a verb each: they need more than the project's own Python packages.
 NOT_HERE := --ignore tests/infra --ignore tests/kubernetes --ignore tests/llamacpp --ignore tests/web
-# Much of their time tests wait: with one process for each core, cores would idle.
+# Tests wait for a large part of their time: one process for each core would leave cores idle.
 FAST := $(NOT_HERE) -m "not slow" -n $$(($$(getconf _NPROCESSORS_ONLN) * 2)) --dist loadfile
 # Tests that run where Linux's extras are taken away (tests/portable/sitecustomize.py).
 PORTABLE := tests/client/test_env_client.py tests/client/test_vector_sessions.py tests/client/test_shared_memory.py \
