@@ -168,7 +168,7 @@ def build(folder: Path) -> Wheels:
         ("packages", [], [projects / name for name in NAMES + MORE]),
     ):
         words = ["wheel", "--no-deps", *options, "--wheel-dir", str(folder / name), *map(str, sources)]
-        _pip(Path(sys.executable), *words)
+        pip(Path(sys.executable), *words)
     (ours,) = (folder / "ours").glob("openenv-*.whl")
     packages = sorted((folder / "packages").glob("*.whl"))
     assert len(packages) == len(NAMES + MORE)
@@ -181,7 +181,7 @@ def install_ours(folder: Path, wheels: Wheels) -> Installation:
         [sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True, timeout=INSTALL_S
     )
     python = folder / "venv/bin/python"
-    _pip(python, "install", "--no-compile", str(wheels.ours), *map(str, wheels.packages))
+    pip(python, "install", "--no-compile", str(wheels.ours), *map(str, wheels.packages))
     ours = Installation(python, wheels.folder, "ours")
     # Four workers that import what nobody has compiled would each compile all of it.
     imported = ours.run("-c", "import openenv.cli.serve, " + ", ".join(f"{name}.server.app" for name in NAMES))
@@ -192,13 +192,12 @@ def install_ours(folder: Path, wheels: Wheels) -> Installation:
 def install_peer(folder: Path, wheels: Wheels) -> Installation:
     """Puts the packages beside the released peer, whose virtual environment stays as it is."""
     target = folder / "packages"
-    _pip(PEER_PYTHON, "install", "--no-deps", "--target", str(target), *map(str, wheels.packages))
+    pip(PEER_PYTHON, "install", "--no-deps", "--target", str(target), *map(str, wheels.packages))
     return Installation(PEER_PYTHON, wheels.folder, "peer", {"PYTHONPATH": str(target)})
 
 
-def _pip(python: Path, *arguments: str) -> None:
+def pip(python: Path, *arguments: str) -> None:
     """Runs this environment's pip, which is quicker than the one that a new environment comes with."""
-    options = ["--python", str(python), "--disable-pip-version-check", "--quiet"]
-    command = [sys.executable, "-m", "pip", *options, *arguments]
+    command = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, check=False)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]

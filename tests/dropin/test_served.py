@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .driven import Driven, every_check
-from .installation import DRIVERS, NAMES, Installation, checks_of
+from .installation import DRIVERS, NAMES, Installation, checks_of, pip
 from .server import PACKAGE_WAYS, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -28,8 +28,7 @@ def bound(ours: Installation) -> dict[str, str | None]:
 
 
 def test_the_packages_install_with_pip_against_our_wheel(ours: Installation) -> None:
-    check = ours.run("-m", "pip", "check")
-    assert check.returncode == 0, check.stdout
+    pip(ours.python, "check")
     where = ours.run("-c", "import openenv, openenv_core; print(openenv.__file__); print(openenv_core.__file__)")
     assert where.returncode == 0, where.stderr
     assert all(str(ours.python.parents[1]) in line for line in where.stdout.split())
