@@ -541,24 +541,28 @@ async def test_a_handshake_that_is_interrupted_at_any_moment_leaves_the_next_soc
     """Event loops know sockets by their descriptors: one that a connection left behind would be read no more."""
     loop = asyncio.get_running_loop()
     for turns in range(30):
-        with socket.create_server(("127.0.0.1", 0)) as listener:
+        with socket.create_server(("127.0.0.1", 0), reuse_port=True) as listener, socket.socket() as kept:
+            # The client tries again: without a socket that keeps the port, it would find the server of another test.
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            kept.bind(listener.getsockname())
             place = SimpleNamespace(url=f"http://127.0.0.1:{listener.getsockname()[1]}")
             attempt = asyncio.create_task(client(place).reset())
             for _ in range(turns):
                 await asyncio.sleep(0)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        one, other = socket.socketpair()
-        with one, other:
-            for reader, writer in ((one, other), (other, one)):
-                reader.setblocking(False)
-                received = asyncio.create_task(loop.sock_recv(reader, 1))
+            listener.close()
+            for _ in range(10):
                 await asyncio.sleep(0)
-                writer.send(b"x")
-                async with asyncio.timeout(PATIENCE_S):
-                    assert await received == b"x"
-        with pytest.raises(ConnectionFailed):
-            await attempt
+            one, other = socket.socketpair()
+            with one, other:
+                for reader, writer in ((one, other), (other, one)):
+                    reader.setblocking(False)
+                    received = asyncio.create_task(loop.sock_recv(reader, 1))
+                    await asyncio.sleep(0)
+                    writer.send(b"x")
+                    async with asyncio.timeout(PATIENCE_S):
+                        assert await received == b"x"
+            with pytest.raises(ConnectionFailed):
+                await attempt
 
 
 async def test_every_call_that_waits_hears_of_the_end():
