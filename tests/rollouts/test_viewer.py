@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,11 @@ import msgspec
 import pytest
 from fastapi.testclient import TestClient
 
+from openenv.rollouts.index import RolloutIndex
 from openenv.rollouts.records import PrefixBreak, Rollout, RolloutOutcome
-from openenv.rollouts.viewer import viewer_app
+from openenv.rollouts.viewer import RolloutViewer, viewer_app
 
+from ..asynchronous import PATIENCE_S
 from .chat_templates import BytePairTokenizer
 from .folders import make_rollout, make_turn, write_rollouts
 
@@ -51,6 +55,30 @@ class Viewer:
 def viewer(tmp_path: Path) -> Iterator[Viewer]:
     with TestClient(viewer_app(tmp_path), base_url="http://127.0.0.1:8000") as client:
         yield Viewer(client)
+
+
+async def test_what_an_earlier_reading_has_passed_by_is_in_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed_by, written = threading.Event(), threading.Event()
+    refresh = RolloutIndex.refresh
+
+    def held(index: RolloutIndex) -> None:
+        refresh(index)
+        passed_by.set()
+        assert written.wait(PATIENCE_S)
+
+    monkeypatch.setattr(RolloutIndex, "refresh", held)
+    viewer = RolloutViewer(RolloutIndex(tmp_path), None)
+    viewer.refresh()
+    assert await asyncio.to_thread(passed_by.wait, PATIENCE_S)
+    monkeypatch.undo()
+    write_rollouts(tmp_path / "rollouts-a.jsonl", make_rollout(0))
+    asking = asyncio.create_task(viewer.runs())
+    await asyncio.sleep(0)
+    written.set()
+    answer = json.loads((await asking).body)
+    assert (len(answer["runs"]), answer["reading"]) == (1, False)
 
 
 def test_rollouts_are_filtered(viewer: Viewer, tmp_path: Path) -> None:

@@ -128,9 +128,13 @@ class RolloutViewer:
         return self._reading
 
     async def runs(self) -> Response:
-        """The runs, after reading what is new; the state of that, and files and lines that are no rollouts."""
+        """The runs, after reading what is written by now; the state of that; files and lines that are no rollouts."""
+        underway = self._reading
+        if underway is not None:  # it has passed by what was written since it began
+            await asyncio.wait([underway], timeout=PATIENCE_S)
         reading = self.refresh()
-        await asyncio.wait([reading], timeout=PATIENCE_S)
+        if reading is not underway:
+            await asyncio.wait([reading], timeout=PATIENCE_S)
         done = reading.done()
         if done:
             reading.result()
