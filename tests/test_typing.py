@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 from mypy import api
@@ -32,8 +33,9 @@ Mypy = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
-def mypy(tmp_path_factory: pytest.TempPathFactory) -> Mypy:
+def mypy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mypy]:
     """Returns what mypy says of a program. All share a cache: mypy reads openenv and pydantic once."""
+    recursion_limit = sys.getrecursionlimit()  # mypy sets a higher one for its process
     folder = tmp_path_factory.mktemp("mypy")
     program = folder / "program.py"
 
@@ -42,7 +44,8 @@ def mypy(tmp_path_factory: pytest.TempPathFactory) -> Mypy:
         said, failed, _ = api.run(["--strict", "--no-error-summary", "--cache-dir", str(folder), str(program)])
         return said + failed
 
-    return check
+    yield check
+    sys.setrecursionlimit(recursion_limit)
 
 
 @pytest.mark.parametrize(
