@@ -34,7 +34,8 @@ from .listing import (
 from .records import RolloutOutcome
 
 NOT_FOUND = 404
-# Seconds that an answer waits for the index. A page shows what is indexed by then, and asks again.
+# Seconds that an answer waits for a reading of the index: for the one underway, then for the one after it. A page
+# shows what is indexed by then, and asks again.
 PATIENCE_S = 1.0
 MOST_FOUND = 500
 MOST_FAULTS = 20
